@@ -207,7 +207,8 @@ def offline_state(
 
 
 def dataset_batch(parts: OfflineParts, state: Any, steps: Transitions) -> NStep:
-    """Return transitions of a dataset `[..., B]` as losses take them: normalised observations, and actions as `Choice`s.
+    """Return transitions of a dataset `[..., B]` as losses take them: normalised observations, actions as `Choice`s, and rewards
+    times `reward_scale`.
 
     An episode that was cut bootstraps from the observation after its last step, which the dataset holds; one that terminated
     does not.
@@ -216,7 +217,7 @@ def dataset_batch(parts: OfflineParts, state: Any, steps: Transitions) -> NStep:
     return NStep(
         obs=normalize_obs(state, steps.obs),
         action=Choice(policy_action(space, steps.action), steps.mask),
-        reward=training_reward(config, jnp.asarray(steps.reward)),
+        reward=config.reward_scale * training_reward(config, jnp.asarray(steps.reward)),
         discount=jnp.where(steps.terminated, 0.0, jnp.asarray(config.gamma, jnp.float32)),
         next_obs=normalize_obs(state, steps.next_obs),
         next_mask=steps.next_mask,

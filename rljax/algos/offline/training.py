@@ -188,7 +188,8 @@ def _update(parts: OfflineParts, learner: Learner, state: Any, turn: _Turns, siz
         share = dataset_share(config, state, size)
 
         def sampled(bits: jax.Array) -> NStep:
-            return normalized_n_step(config, state, sample_windows(replay, bits.reshape(-1)), 1)
+            batch = normalized_n_step(config, state, sample_windows(replay, bits.reshape(-1)), 1)
+            return batch._replace(reward=config.reward_scale * batch.reward)
 
         own = read_apart(sampled, turn.sample[:, 0], ready)
 
@@ -204,9 +205,7 @@ def _update(parts: OfflineParts, learner: Learner, state: Any, turn: _Turns, siz
         return jax.tree.map(lambda x, y: jnp.where(recorded.reshape(-1, *(1,) * (x.ndim - 1)), x, y), batch, ours)
 
     def update(i: jax.Array, state: Any, _: None) -> tuple[Any, Metrics]:
-        batch = over_devices(batch_of(i))
-        batch = batch._replace(reward=config.reward_scale * batch.reward)
-        return learner.update(state, batch, jax.tree.map(lambda x: x[i], turn.update))
+        return learner.update(state, over_devices(batch_of(i)), jax.tree.map(lambda x: x[i], turn.update))
 
     after, metrics = update_loop(learns, config.updates_per_step, update, state, FLAT)
     return after, metrics | ({"train/dataset_share": share} if config.online else {})

@@ -119,6 +119,8 @@ class _Writer:
                 index[params["axis"]] = f"{start}:{end}"
                 self.keep(variable, f"{x.text}[{', '.join(index)}]", variable.aval.shape, [x])
             return
+        if len(equation.outvars) != 1:
+            raise _no_code(name)
         (variable,) = equation.outvars
         out = variable.aval
         if name in OPERATORS or name in FUNCTIONS or name in FORMS or name in ("div", "integer_pow", "select_n"):
@@ -136,9 +138,9 @@ class _Writer:
             self.keep(variable, f"np.arange({length}, dtype=np.{out.dtype}){shaped}", held, [])
         else:
             wholes = [self.whole(x, aval) for x, aval in zip(inputs, avals, strict=True)]
-            found = _structural(name, params, wholes, avals, out)
+            found = _structural(name, params, wholes, avals, out) if wholes else None
             if found is None:
-                raise ConfigError(f"it uses {name}, for which there is no code in NumPy")
+                raise _no_code(name)
             self.keep(variable, found, out.shape, wholes)
 
     def keep(self, variable: Any, text: str, held: tuple[Any, ...], inputs: Sequence[Written]) -> None:
@@ -166,6 +168,10 @@ class _Writer:
         shape = "(" + _list(aval.shape) + ("," if len(aval.shape) == 1 else "") + ")"
         text = f"np.broadcast_to({text}, {shape})"
         return Written(text, tuple(aval.shape), x.once and not re.search(r"\bb\b", text))
+
+
+def _no_code(primitive: str) -> ConfigError:
+    return ConfigError(f"it uses {primitive}, for which there is no code in NumPy")
 
 
 def _elementwise(name: str, params: Any, inputs: Sequence[Written], avals: Sequence[Any], out: Any) -> str:

@@ -148,6 +148,23 @@ def test_a_cut_episode_bootstraps_from_what_was_seen_after_its_last_step(tmp_pat
     assert float(statistics.count) == 8
 
 
+def test_a_loop_of_ones_own_learns_what_the_agent_learns() -> None:
+    config = rljax.IQLConfig(
+        dataset=tiny_dataset("CartPole-v1"), reward_scale=0.1, scale_rewards=3.0, learning_rate=1e-2, **SMALL
+    )
+    agent, parts = rljax.make_agent(config), rljax.iql_parts(config)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    expected, metrics = jax.jit(agent.step)(state)
+    batches = open_dataset(config.dataset).batches(B, count=config.num_steps, seed=config.seed).read(0)
+    update = jax.jit(lambda state, steps: rljax.iql_update(parts, state, rljax.dataset_batch(parts, state, steps)))
+    found, losses = state, []
+    for i in range(config.num_steps):
+        found, each = update(found, jax.tree.map(lambda x, i=i: x[i], batches))
+        losses.append(float(each["train/value_loss"]))
+    assert np.mean(losses) == pytest.approx(float(metrics["train/value_loss"]), rel=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), found.params, expected.params)
+
+
 def test_actions_of_the_policy_are_those_of_the_environment_and_back() -> None:
     space = Box(np.array([[-3.0, 0.0]]), np.array([[-1.0, 10.0]]), (1, 2))
     action = space.sample(jax.random.key(0)) + jnp.zeros((4, 1, 2))

@@ -184,6 +184,42 @@ def test_what_numpy_has_no_code_for_is_one_line(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+class Ranking(nn.Module):
+    """A network whose operation without code in NumPy has two results."""
+
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x, _ = jax.lax.top_k(obs, 2)
+        return nn.Dense(self.num_outputs)(x), x[..., 0]
+
+
+class Windowed(nn.Module):
+    """A network with an operation without code in NumPy that has no inputs: JAX asks for the size of the batch."""
+
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        x = jax.lax.dynamic_slice_in_dim(obs, jnp.argmax(obs.reshape(-1, 4)[0]), 2, -1)
+        return nn.Dense(self.num_outputs)(x), x[..., 0]
+
+
+@pytest.mark.parametrize(("network", "primitive"), [(Ranking, "top_k"), (Windowed, r"\w+")])
+def test_operations_with_several_results_or_without_inputs_are_one_line(
+    network: type[nn.Module], primitive: str, tmp_path: Path
+) -> None:
+    agent = rljax.make_agent(KINDS["mlp"].replace(network=network(2)))
+    state = jax.jit(agent.init)(jax.random.key(0))
+    with pytest.raises(
+        rljax.ConfigError, match=f"for NumPy: it uses {primitive}, for which there is no code in NumPy$"
+    ) as caught:
+        export_numpy(agent, state, tmp_path / "policy")
+    assert "\n" not in str(caught.value)
+    assert not any(tmp_path.iterdir())
+
+
 class Quoted(CartPole):
     """An environment whose name would end a text in the file, or be no text of Python's."""
 
