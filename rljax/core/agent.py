@@ -276,8 +276,9 @@ def with_average(agent: Agent, decay: float | jax.Array) -> Agent:
     """Return the agent with a moving average of its parameters, which acts and evaluates positions in their place.
 
     Averages of iterates go back to Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992). The last
-    parameters are as good as the last few gradient steps; their average over some iterations is steadier. Training does not see
-    the average: it collects with the last parameters, and what it learns is the same with an average and without.
+    parameters are as good as the last few gradient steps; their average over some iterations is steadier. Training
+    collects with the last parameters, and unless its loss has the average as a magnet (`magnet_coef`), what it learns is the same
+    with an average and without.
 
     Args:
         agent: an agent whose states are `rljax.core.state.State`.

@@ -109,6 +109,7 @@ def leaf(
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
+    lt: float | None = None,
 ) -> Any:
     """Declare a field that is a leaf of the pytree: a number in the computation, which may be traced, swept with vmap, and tuned.
 
@@ -118,10 +119,11 @@ def leaf(
         ge: smallest value.
         gt: number below every value.
         le: largest value.
+        lt: number above every value.
 
     A configuration with another value raises a ConfigError, which names the field, the value and what is allowed.
     """
-    return dataclasses.field(default=default, metadata={"leaf": True, "doc": doc, "ge": ge, "gt": gt, "le": le})
+    return dataclasses.field(default=default, metadata={"leaf": True, "doc": doc, "ge": ge, "gt": gt, "le": le, "lt": lt})
 
 
 def static(
@@ -263,7 +265,8 @@ class Config:
         default=False, doc="standardise observations with running statistics and clip them to [-10, 10]"
     )
     normalize_rewards: bool = static(
-        default=False, doc="divide rewards by the running standard deviation of the discounted return"
+        default=False,
+        doc="divide rewards by the running standard deviation of the discounted return, and clip them to [-10, 10]",
     )
 
     reset: str = static(
@@ -349,6 +352,9 @@ def check_known(names: Iterable[str], config_class: type[Config]) -> None:
             raise ConfigError(f"unknown field '{shortened(name)}' of {config_class.__name__}: {hint}")
 
 
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
 def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     """Return the value in its canonical type.
 
@@ -390,8 +396,10 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
         if not finite or (kind is int and value != int(value)):
             raise refusal
         value = kind(value)
-        low, above, high = metadata.get("ge"), metadata.get("gt"), metadata.get("le")
+        low, above, high, below = (metadata.get(bound) for bound in _SIGNS)
         if (low is not None and value < low) or (above is not None and value <= above) or (high is not None and value > high):
+            raise refusal
+        if below is not None and value >= below:
             raise refusal
         most = MAX_FLOAT if kind is float else MAX_STEPS if metadata.get("steps") else MAX_COUNT
         if high is None and abs(value) > most:
@@ -420,7 +428,7 @@ def _describe_allowed(kind: Any, metadata: Mapping[str, Any], optional: bool) ->
     else:
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
         text = names.get(kind, "a table of key = value")
-        bounds = [f"{sign} {metadata[k]}" for k, sign in (("ge", ">="), ("gt", ">"), ("le", "<=")) if metadata.get(k) is not None]
+        bounds = [f"{sign} {metadata[bound]}" for bound, sign in _SIGNS.items() if metadata.get(bound) is not None]
         text += " " + " and ".join(bounds) if bounds else ""
     return text + (' or "none"' if optional else "")
 

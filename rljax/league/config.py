@@ -65,14 +65,24 @@ class GameConfig(PPOConfig, VtraceConfig):
     snapshot_every: int = static(
         default=50_000, doc="smallest number of game steps between two snapshots of a learner", gt=0, steps=True
     )
-    self_play: float = leaf(default=0.35, doc="share of a main agent's games against its current self", ge=0, le=1)
+    self_play: float = leaf(
+        default=0.35,
+        doc="share of a main agent's games against its current self; no effect with league_rules = 'alphastar' or 'fictitious'",
+        ge=0,
+        le=1,
+    )
     pfsp_power: float = leaf(
         default=2.0,
-        doc="exponent p of a main agent's PFSP weight (1 - x)^p of an opponent that it beats with probability x; AlphaStar: 2",
+        doc="exponent p of a main agent's PFSP weight (1 - x)^p of an opponent that it beats with probability x; AlphaStar: 2; "
+        "with league_rules = 'simple' also of a league exploiter's; no effect with 'fictitious'",
         ge=0,
     )
     min_probability: float = leaf(
-        default=0.0, doc="lower bound of the probability of each opponent in the pool; AlphaStar: 0", ge=0, le=1
+        default=0.0,
+        doc="lower bound of the probability of each opponent when one is drawn from the whole pool; AlphaStar: 0; no effect with "
+        "league_rules = 'fictitious'",
+        ge=0,
+        le=1,
     )
     payoff_decay: float = leaf(
         default=0.99, doc="factor by which the record of a pair of players shrinks with each of its games", gt=0, le=1
@@ -190,9 +200,9 @@ class LeagueConfig(GameConfig):
     )
     snapshot_win_rate: float = leaf(
         default=0.7,
-        doc="win rate against every opponent at which a snapshot is taken before the timeout ('alphastar')",
+        doc="win rate against every opponent above which a snapshot is taken before the timeout ('alphastar')",
         ge=0,
-        le=1,
+        lt=1,
     )
     league_reset: float = leaf(
         default=0.25, doc="probability that a league exploiter is reset after a snapshot; main exploiters always are", ge=0, le=1

@@ -15,7 +15,8 @@ class Pool(struct.PyTreeNode):
     """A pool of C slots. Adding a player writes one slot, without a copy of the pool.
 
     Attributes:
-        params: parameters of each slot's player, leaves `[C, ...]`.
+        params: parameters of each slot's player, leaves `[C, ...]`; in a run with normalised observations a
+            `rljax.league.parts.Player` of these and of the statistics that normalise the player's observations.
         filled: whether a slot has a player, bool `[C]`.
         protected: whether it is never evicted, bool `[C]`.
         age: when it was added, in the caller's steps, i32 `[C]`.

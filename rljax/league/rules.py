@@ -47,7 +47,7 @@ class Rules(NamedTuple):
             "simple"). AlphaStar has none: 0.
         snapshot_every: smallest number of iterations between two snapshots of a learner.
         snapshot_timeout: largest number of iterations between them ("alphastar"; other rules take a snapshot each time).
-        beats_all: win rate against every opponent at which a snapshot is taken before the timeout ("alphastar").
+        beats_all: win rate against every opponent above which a snapshot is taken before the timeout ("alphastar").
         league_reset: probability that a league exploiter is reset after a snapshot.
         reset_to: parameters that an exploiter is reset to, one of `RESETS`.
         branch_after: number of iterations in which an exploiter's win rate must rise by `branch_gain`, or it restarts from a

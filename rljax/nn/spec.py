@@ -132,6 +132,11 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
         raise ConfigError(f"network.type = {shown(kind)}: {did_you_mean(str(kind), types)}")
     keys = _keys(kind, heads)
     for key in given:
+        if key == "head_hidden" and not heads:
+            raise ConfigError(
+                "network.head_hidden: networks of action values and of SAC have no hidden layers of heads; list all layers in "
+                "network.hidden"
+            )
         if key not in keys:
             raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, keys)}")
     encoder = given.get("encoder", "mlp")

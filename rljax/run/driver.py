@@ -132,7 +132,7 @@ class Driver:
         self.row_bytes = 4 * self.num_seeds * len(self.names)
         self.every_iteration = (self.last - self.done) * self.row_bytes <= MAX_METRICS_BYTES
         self.rows: list[np.ndarray] = []
-        self.reached = self._step(self.done)
+        self.failed_at: int | None = None  # step of the iteration that failed
         self.stop = False
         self.failure: Exception | None = None
         self.file: JsonLines | None = None
@@ -236,15 +236,18 @@ class Driver:
                 # Slice on the host: JAX would compile a program for each length.
                 new = np.array(np.asarray(buffer)[:length]).reshape(length, self.num_seeds, len(self.names))
             seconds = time.perf_counter() - started
-            self.reached = self._step(self.done + length)
             speed = length * self.config.steps_per_iteration * self.num_seeds / seconds
             self.perf = {"perf/steps_per_second": speed} | WAITING.shares(seconds)
             bad = None if isinstance(state, Seeds) and finite else first_bad(new, self.names, self.alive)
+            illegal = self._first_illegal(new)
+            # No records of steps after a failure.
+            end = min((found[0] + 1 for found in (bad, illegal) if found is not None), default=length)
             if self.file is not None or self.loggers.loggers or self.callback is not None or not self.every_iteration:
-                self.records.add(new if bad is None else new[: bad[0] + 1])
+                self.records.add(new[:end])
             if self.every_iteration:
                 self.rows.append(new)
-            self._check_legal(new)
+            if illegal is not None:
+                self._stop_illegal(new, *illegal)
             if bad is not None or not finite:
                 self._stop_not_finite(new, bad, _states(gather_state(state, layout)))
             before, self.done = self.done, self.done + length
@@ -298,6 +301,7 @@ class Driver:
         while (fault := find_fault(arrays, self.alive, self.start.info.seeds is not None)) is not None:
             why, since = self._described(fault, self.done)
             if self.alive.sum() == 1:
+                self.failed_at = self._step(self.done)
                 raise TrainingError(f"training stopped: {why}; that state was not saved{self._saved_note()}")
             self._leave_out(fault.seed, since, why)
         meta = {**self.scores.meta(self.done), "keys": key_impls(state)}
@@ -387,7 +391,8 @@ class Driver:
         """Write why the run stopped after its records; a resumed run removes it with the records after its checkpoint."""
         if self.file is not None:
             why = str(error).removeprefix("training stopped: ").removesuffix(self._saved_note())
-            step = max(self.reached, self._step(self.done) + 1)  # after those of the checkpoint, at which a resumed run goes on
+            # Without a known step, after those of the checkpoint, at which a resumed run goes on.
+            step = self._step(self.done) + 1 if self.failed_at is None else self.failed_at
             with contextlib.suppress(OSError):  # of a full disk, say
                 self.file.write({"step": step, "failure": why})
 
@@ -398,18 +403,22 @@ class Driver:
         self.writer.wait()
         return f"; the last good checkpoint is {(self.folder / CHECKPOINTS / 'latest').resolve()}"
 
-    def _check_legal(self, rows: np.ndarray) -> None:
-        """Stop the run if a policy had no legal action."""
+    def _first_illegal(self, rows: np.ndarray) -> tuple[int, int] | None:
+        """Return `(iteration, seed)` of the first row in which a policy had no legal action, or None."""
         if NO_ACTION not in self.names:
-            return
-        steps = rows[:, :, self.names.index(NO_ACTION)]
-        if not (steps > 0).any():
-            return
-        row, seed = np.unravel_index(int(np.argmax(steps > 0)), steps.shape)
-        step = self._step(self.done + int(row) + 1)
+            return None
+        found = rows[:, :, self.names.index(NO_ACTION)] > 0
+        if not found.any():
+            return None
+        row, seed = np.unravel_index(int(np.argmax(found)), found.shape)
+        return int(row), int(seed)
+
+    def _stop_illegal(self, rows: np.ndarray, row: int, seed: int) -> NoReturn:
+        """Stop the run at an iteration in which a policy had no legal action."""
+        self.failed_at, steps = self._step(self.done + row + 1), rows[row, seed, self.names.index(NO_ACTION)]
         raise TrainingError(
             f"training stopped: action_mask of {env_name(self.config)} allowed no action (of some head) in "
-            f"{steps[row, seed]:.0f} steps of the iteration that ended at step {step:,}; an unfinished episode needs one"
+            f"{steps:.0f} steps of the iteration that ended at step {self.failed_at:,}; an unfinished episode needs one"
             f"{self._saved_note()}"
         )
 
@@ -417,10 +426,10 @@ class Driver:
         """Stop the run at the first iteration whose losses are not finite; with several seeds, when all have diverged."""
         kept = self._saved_note()
         if bad is None:
-            raise TrainingError(
-                f"training stopped: parameters are not finite after step {self._step(self.done + len(rows)):,}{kept}"
-            )
+            self.failed_at = self._step(self.done + len(rows))
+            raise TrainingError(f"training stopped: parameters are not finite after step {self.failed_at:,}{kept}")
         row, seed, column = bad
+        self.failed_at = self._step(self.done + row + 1)
         of_seed = f" of seed {seed}" if self.start.info.seeds else ""
         # A replay buffer still has what broke the loss. What came in the same iteration may be due to parameters that broke.
         fault = find_fault(named_arrays(state), np.arange(self.num_seeds) == seed, self.start.info.seeds is not None)
@@ -430,7 +439,7 @@ class Driver:
             why = described if since <= self._step(self.done + row) else why
         raise TrainingError(
             f"training stopped: {self.names[column]}{of_seed} became {rows[row, seed, column]} in the iteration that ended at "
-            f"step {self._step(self.done + row + 1):,} ({why}){kept}"
+            f"step {self.failed_at:,} ({why}){kept}"
         )
 
     def _described(self, fault: Fault, done: int) -> tuple[str, int]:

@@ -88,6 +88,7 @@ def test_actions_of_named_heads_are_dictionaries_in_the_order_of_the_heads() -> 
     ("changes", "message"),
     [
         ({"env": "CartPole-v1"}, "action_heads = 'autoregressive': the actions of CartPole-v1 do not have heads"),
+        ({"log_std": "network"}, "log_std = 'network': the actions of .* are not continuous; use 'parameter'"),
         ({"action_heads": "joint"}, "action_heads = 'joint': expected one of 'independent', 'autoregressive'"),
         ({**MASKED, "action_heads": "independent"}, "depends on the actions of earlier heads; expected 'autoregressive'"),
     ],

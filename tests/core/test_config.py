@@ -161,6 +161,8 @@ def test_replace_changes_a_copy_and_validates_it() -> None:
     changed = config.replace(num_envs=16, learning_rate=1e-3)
     assert (changed.num_envs, changed.learning_rate) == (16, 1e-3)
     assert dataclasses.asdict(config) == before
+    with pytest.raises(ConfigError, match=r"snapshot_win_rate = 1.0: expected a number >= 0 and < 1$"):
+        rljax.LeagueConfig(snapshot_win_rate=1.0)
     with pytest.raises(ConfigError, match=r"gamma = 1.5: expected a number >= 0 and <= 1"):
         config.replace(gamma=1.5)
     with pytest.raises(ConfigError, match="num_minibatches = 7: must divide"):

@@ -331,6 +331,10 @@ def test_policies_take_the_layer_norm_of_action_values() -> None:
         ({"type": "gru"}, "network.type = 'gru': expected 'mlp', since networks of action values and of SAC have no memory"),
         ({"size": 8}, "network.size: unknown key"),
         (
+            {"head_hidden": [8]},
+            "networks of action values and of SAC have no hidden layers of heads; list all layers in network.hidden",
+        ),
+        (
             {"type": "cnn", "channels": [16], "kernels": [3]},
             "network: expected channels, kernels and strides of one length, at least 1, got",
         ),

@@ -312,6 +312,24 @@ def test_a_mask_that_allows_nothing_in_an_episode_under_way_stops_the_run(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("env", "step"), [(Breaking(), 640), (NothingLegal((3, 2)), 448)])
+def test_the_records_end_with_the_step_at_which_training_failed(
+    env: Any, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljax.run.fit.try_environment", lambda _: None)
+    monkeypatch.setattr(
+        "rljax.run.driver.CHUNK_SECONDS", 1e9
+    )  # chunks of 1, 4 and 16 iterations: the failure is within the third
+    config = breaking("ppo", "reward", 150, env=env)
+    for resume in (False, True):
+        with pytest.raises(rljax.TrainingError):
+            rljax.fit(config, run_dir=tmp_path / "a", resume=resume, checkpoint_seconds=None)
+        lines = records(tmp_path / "a")
+        assert "failure" in lines[-1]
+        assert [line["step"] for line in lines if "hyperparameters" not in line] == [*range(64, step + 1, 64), step]
+
+
+@pytest.mark.slow
 def test_masks_that_are_as_they_should_be_are_counted_as_that() -> None:
     """Also at the ends of games, where nothing is legal."""
     env = NothingLegal((3, 2))

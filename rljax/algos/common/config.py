@@ -183,7 +183,7 @@ class ActionConfig(OnPolicyConfig):
     )
     log_std: str = static(
         default="parameter",
-        doc="source of a Gaussian policy's log_std: a free parameter, or an output of the network",
+        doc="source of a Gaussian policy's log_std: a free parameter, or an output of the network (continuous actions)",
         choices=("parameter", "network"),
     )
 

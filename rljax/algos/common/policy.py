@@ -18,7 +18,7 @@ from rljax.collect.streams import of_seat, with_seat
 from rljax.core.agent import Act
 from rljax.core.environment import action_mask_of
 from rljax.core.errors import ConfigError, shown
-from rljax.core.spaces import Discrete, as_space, head_sizes
+from rljax.core.spaces import Box, Discrete, as_space, head_sizes
 from rljax.core.wrappers import join_privileged, split_privileged
 from rljax.moved import moved_names
 from rljax.nn.actions import ActionHead, action_head
@@ -78,6 +78,8 @@ def build_policy(
     independent = action_heads == "independent"
     if not independent and (isinstance(space, Discrete) or head_sizes(space) is None):
         raise ConfigError(f"action_heads = 'autoregressive': the actions of {env.name} do not have heads; use 'independent'")
+    if log_std == "network" and not isinstance(space, Box):
+        raise ConfigError(f"log_std = 'network': the actions of {env.name} are not continuous; use 'parameter'")
     # Of heads that depend on each other, the first one points, and the others see at what.
     points = not independent and isinstance(network, Mapping) and network.get("pointer") is True
     head = action_head(space, log_std) if independent else pointed_head(space) if points else composite_head(space)

@@ -72,6 +72,7 @@ class DistillConfig(ActionConfig):
         doc="who acts in the environments: the 'student', or each 'teacher' in its own",
         choices=("student", "teacher"),
     )
+    gamma: float = leaf(default=0.99, doc="no effect: a student learns from its teachers, not from rewards", ge=0, le=1)
     total_timesteps: int = static(
         default=500_000, doc="budget of environment steps, rounded down to whole iterations", gt=0, steps=True
     )

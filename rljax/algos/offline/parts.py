@@ -57,8 +57,11 @@ class OfflineConfig(OffPolicyConfig):
     num_envs: int = static(default=1, doc="environments stepped in parallel, online", gt=0)
     num_steps: int = static(
         default=64,
-        doc="number of turns of an iteration, each of updates_per_step gradient steps; online, steps per environment",
+        doc="number of turns of an iteration, each of updates_per_step gradient steps; online, number of steps per environment",
         gt=0,
+    )
+    train_every: int = static(
+        default=1, doc="online, number of steps per environment between updates; must divide num_steps", gt=0
     )
     buffer_size: int = static(
         default=100_000, doc="environment steps in the replay buffer, online, floored to whole rows of num_envs", gt=0
@@ -80,6 +83,8 @@ class OfflineConfig(OffPolicyConfig):
         object.__setattr__(self, "network", widened(self.network))
         if self.normalize_rewards:
             raise ConfigError("normalize_rewards = true: expected false; reward_scale scales the rewards of a dataset")
+        if self.train_every != 1 and not self.online:
+            raise ConfigError(f"train_every = {self.train_every}: expected 1 without online = true, which takes no steps")
 
     @property
     def has_buffer(self) -> bool:

@@ -261,3 +261,6 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     with pytest.raises(rljax.ConfigError, match="normalize_rewards = true: expected false; reward_scale scales"):
         config.replace(normalize_rewards=True)
+    with pytest.raises(rljax.ConfigError, match=r"^train_every = 2: expected 1 without online = true, which takes no steps$"):
+        config.replace(train_every=2)
+    assert config.replace(train_every=2, online=True).turns == 2
