@@ -105,7 +105,7 @@ def _completed(obs: Any, whole: Any) -> Any:
             groups = whole[GROUP].shape[0]
             raise ConfigError(
                 f'observation: players have weights of {groups} groups here, so expected {{"obs": ..., "group": one-hot bool '
-                f"[{groups}]}} of the player that acts; rljax.collect.games.policy_player adds it"
+                f"[{groups}]}} of the player that acts; players of rljax.collect.games.policy_player add it"
             )
         return {OBS: _completed(obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
     visible, hidden = split_privileged(whole)

@@ -330,7 +330,10 @@ def test_policies_of_games_are_those_of_one_seat(env: str, changes: dict[str, An
     for seat in range(game.num_players):
         obs, mask = jax.tree.map(lambda x, seat=seat: np.asarray(x)[seat], (observed, legal))
         if "weights" in changes:
-            with pytest.raises(rljax.ConfigError, match=r'players have weights of 2 groups here, so expected \{"obs"'):
+            with pytest.raises(
+                rljax.ConfigError,
+                match=r'players have weights of 2 groups here, so expected \{"obs".*collect.games.policy_player add',
+            ):
                 agent.act(state, obs, None, jax.random.key(0), True, mask)
             obs = {"obs": obs, "group": np.eye(2, dtype=bool)[seat]}
         expected, _ = agent.act(state, obs, None, jax.random.key(0), True, mask)
