@@ -25,7 +25,7 @@ from rljax.core.places import lock_folder
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.episodes import check_one_run
-from rljax.run.files.checkpoint import CHECKPOINTS, checkpoint_steps
+from rljax.run.files.checkpoint import CHECKPOINTS, check_path, checkpoint_steps
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, read_config, refuse_packed, split_path
 from rljax.run.files.remote import Remote
 from rljax.run.initial import begin_from, check_teacher
@@ -119,6 +119,8 @@ def fit(
         try_environment(agent.config)
         check_processes(agent.config)
     folder = _folder(run_dir, resume)
+    if folder is not None:
+        check_path(folder, f"run folder {folder}")
     resumed = folder is not None and bool(resume) and ((folder / CONFIG_FILE).exists() or resume is not True)
     if init_from is not None and (fork is not None or resume not in (True, False)):
         raise ConfigError("init_from: is for a new run, give neither resume=RUN nor fork with it")
@@ -132,6 +134,8 @@ def fit(
             raise ConfigError(f"sync = {shown(remote.url)}: is for the run folder of a single process: give run_dir")
         if remote.is_folder and Path(remote.path).resolve().is_relative_to(folder):
             raise ConfigError(f"sync = {shown(remote.url)}: is in the run folder {folder}: choose a place outside")
+        if remote.is_folder:
+            check_path(Path(remote.path), f"sync = {shown(remote.url)}", written=False)  # Orbax writes nothing there
         if resumed:
             remote.check(read_config(folder), checkpoint_steps(folder / CHECKPOINTS))
         elif resume and agent is not None:

@@ -19,7 +19,7 @@ from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read
 from rljax.run.export.signature import read_signature
 from rljax.run.files.cards import Card, write_card
-from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
+from rljax.run.files.checkpoint import CHECKPOINTS, check_path, read_meta
 from rljax.run.files.folder import create_run_dir, load_run, read_info, refuse_packed, split_path
 from rljax.run.files.scores import best_seed
 from rljax.version import __version__, source_commit
@@ -62,6 +62,7 @@ def pack(
         ConfigError: there is no run, it is a packed agent already, or `out` exists or cannot be written.
     """
     target = Path(out)
+    check_path(target, f"folder {target}")
     check_free(target)
     folder, _ = split_path(path)
     run = load_run(path, checkpoint=checkpoint, seed_index=seed_index)

@@ -25,7 +25,7 @@ import numpy as np
 
 from rljax.collect.replay.buffer import HOST, in_host_memory
 from rljax.core.devices import check_platform
-from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, shown
 from rljax.core.places import WatchedFolder
 from rljax.run.files.sealed import META_FIELDS, DamagedError, OtherFormatError, read_sealed, seal
 
@@ -159,13 +159,33 @@ def write_checkpoint(
     return target
 
 
+def check_path(path: Path, what: str, written: bool = True) -> None:
+    """Check that checkpoints below a path can be read and, if `written`, be written.
+
+    Raises:
+        ConfigError: they cannot; the message begins with `what` and names the character.
+    """
+    whole = os.path.realpath(path)
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what}: no checkpoint can be in {shown(whole)}, which is not valid UTF-8; use another path") from None
+    # Orbax takes the whole path for a pattern when it writes; TensorStore takes a backslash for a slash. On Windows it is one.
+    refused = ("[" if written else "") + ("\\" if os.sep == "/" else "")
+    character = next((character for character in refused if character in whole), None)
+    if character is not None:
+        raise ConfigError(f"{what}: no checkpoint can be {'written to' if written else 'read from'} a path that has {character} "
+                          f"in it, {whole}; use another path")  # fmt: skip
+
+
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, after comparing each of its files with the size and CRC-32 noted when it was written.
 
     Raises:
         CheckpointError: it is damaged; the message names the file.
-        ConfigError: JAX does not find the platform that it was told to use.
+        ConfigError: JAX does not find the platform that it was told to use, or no checkpoint can be read from such a path.
     """
+    check_path(path, f"checkpoint {path}", written=False)
     meta = check_checkpoint(path)
     check_platform()  # Without a device nothing can be read, and the checkpoint is not to blame.
     try:

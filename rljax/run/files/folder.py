@@ -29,6 +29,7 @@ from rljax.run.files.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
     CheckpointError,
+    check_path,
     checkpoint_steps,
     key_impls,
     link,
@@ -128,8 +129,10 @@ def create_run_dir(
     `finish` is called with the folder before it gets its name.
 
     Raises:
-        ConfigError: there is something at `path` already (nothing is touched), or the folder cannot be created.
+        ConfigError: there is something at `path` already (nothing is touched), the folder cannot be created, or no checkpoint can
+            be written there.
     """
+    check_path(path, f"run folder {path}")
     check_free(path)
     try:
         with atomic_folder(path) as aside:

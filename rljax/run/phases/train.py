@@ -13,7 +13,7 @@ import jax
 from rljax.core.config import OBJECT_PREFIX, Config, class_name
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
 from rljax.core.places import atomic_folder, lock_folder
-from rljax.run.files.checkpoint import CHECKPOINTS
+from rljax.run.files.checkpoint import CHECKPOINTS, check_path
 from rljax.run.files.folder import (
     CONFIG_FILE,
     PHASES_FILE,
@@ -93,6 +93,7 @@ def fit_phases(
         raise ConfigError("phases: are trained by a single process")
     given = None if phases is None else load_phases(phases) if isinstance(phases, (str, os.PathLike)) else as_phases(phases)
     folder, resumed = _folder(run_dir, resume)
+    check_path(folder, f"run folder {folder}")
     if resumed:
         frozen = read_phases(folder)
         _check_same(folder, frozen, frozen if given is None else given)
