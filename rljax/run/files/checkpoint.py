@@ -272,16 +272,38 @@ def parse_step(text: str) -> int | None:
     return number if str(number) == text else None
 
 
+def noted_best(folder: Path) -> int | None:
+    """Return the step of the best checkpoint, as the newest one whose meta.json can be read says; None if it says none."""
+    for step in checkpoint_steps(folder):
+        with contextlib.suppress(CheckpointError):
+            noted: int | None = read_meta(folder / f"step_{step}")["best_step"]
+            return noted
+    return None
+
+
 def link(folder: Path, name: str, step: int) -> None:
-    """Point the link `folder/<name>` at `step_<step>`; a reader sees the old link or the new one."""
+    """Point the link `folder/<name>` at `step_<step>`; a reader sees the old link or the new one.
+
+    Where no symbolic link can be made (Google Drive, Windows without the privilege), there is none afterwards: readers find the
+    checkpoints by their steps.
+    """
     aside, target = folder / f".{name}", folder / name
     if target.is_symlink() and os.readlink(target) == f"step_{step}":
         return
+    aside.unlink(missing_ok=True)
+    try:
+        aside.symlink_to(f"step_{step}")
+    except OSError:
+        if target.is_symlink():  # an older link would be wrong
+            target.unlink()
+        return
     if target.is_dir() and not target.is_symlink():
         _remove(target)  # in a copy of the run that followed links, it is a folder
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(f"step_{step}")
-    aside.rename(target)
+    try:
+        aside.replace(target)
+    except PermissionError:  # Windows replaces files, but no links to folders
+        target.unlink()
+        aside.replace(target)
 
 
 class CheckpointWriter:

@@ -34,6 +34,7 @@ from rljax.run.files.checkpoint import (
     key_impls,
     link,
     named_arrays,
+    noted_best,
     parse_step,
     read_checkpoint,
     restore_state,
@@ -162,7 +163,7 @@ def replace_config(folder: Path, config: Config) -> None:
     aside = folder / f".{CONFIG_FILE}"
     try:
         aside.write_text(add_checksum(dump_config(config)), encoding="utf-8")
-        aside.rename(folder / CONFIG_FILE)
+        aside.replace(folder / CONFIG_FILE)
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written: {error.strerror}") from None
 
@@ -396,24 +397,37 @@ def load_checkpoint(folder: Path, checkpoint: str | int = "latest") -> Checkpoin
                 warnings.warn(f"{'; '.join(damaged)}; falling back to step {step}", RljaxWarning, stacklevel=2)
             return saved
         raise ConfigError(f"{folder}: all its checkpoints are damaged: {'; '.join(damaged)}")
-    if checkpoint == "best" and not os.path.lexists(checkpoints / "best"):
+    path = _best_checkpoint(folder, steps) if checkpoint == "best" else checkpoints / f"step_{checkpoint}"
+    if not path.exists():
+        raise ConfigError(
+            f"checkpoint = {shown(checkpoint)}: expected latest, best or one of the steps that {folder} has: {_listed(steps)}"
+        )
+    return read_checkpoint(path.resolve())
+
+
+def _best_checkpoint(folder: Path, steps: Sequence[int]) -> Path:
+    """Return the path of the best checkpoint: the link's, or in a copy without links that of the step noted in the newest one.
+
+    Raises:
+        ConfigError: there is none, or the folder does not have it.
+    """
+    link = folder / CHECKPOINTS / "best"
+    linked = link.is_symlink()
+    step = None if linked else noted_best(folder / CHECKPOINTS)
+    target = os.readlink(link) if linked else f"step_{step}"
+    if target in {f"step_{step}" for step in steps}:
+        return folder / CHECKPOINTS / target
+    if not linked and link.is_dir():
+        return link  # in a copy that followed links
+    if not linked and step is None:
         raise ConfigError(
             f"{folder}: no best checkpoint, since no evaluation was made: train with eval_every, or use the latest checkpoint"
         )
-    path = checkpoints / ("best" if checkpoint == "best" else f"step_{checkpoint}")
-    known_steps = ", ".join(str(step) for step in sorted(steps)) or "none"
-    if checkpoint == "best" and path.is_symlink():
-        target = os.readlink(path)
-        path = checkpoints / target
-        if target not in {f"step_{step}" for step in steps}:
-            raise ConfigError(
-                f"checkpoint = {shown(checkpoint)}: points to {target}, which {folder} does not have, only {known_steps}"
-            )
-    elif not path.exists():
-        raise ConfigError(
-            f"checkpoint = {shown(checkpoint)}: expected latest, best or one of the steps that {folder} has: {known_steps}"
-        )
-    return read_checkpoint(path.resolve())
+    raise ConfigError(f"checkpoint = 'best': points to {target}, which {folder} does not have, only {_listed(steps)}")
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(str(step) for step in sorted(steps)) or "none"
 
 
 def split_path(path: str | os.PathLike[str], checkpoint: str | int = "latest") -> tuple[Path, str | int]:

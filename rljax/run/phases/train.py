@@ -13,7 +13,7 @@ import jax
 from rljax.core.config import OBJECT_PREFIX, Config, class_name
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
 from rljax.core.places import atomic_folder, lock_folder
-from rljax.run.files.checkpoint import CHECKPOINTS, check_path
+from rljax.run.files.checkpoint import CHECKPOINTS, check_path, link
 from rljax.run.files.folder import (
     CONFIG_FILE,
     PHASES_FILE,
@@ -114,6 +114,7 @@ def fit_phases(
             run, phase = folder / name, resolve(named, given, folder)
             _follow(run, phase.config)
             if number < len(given) and is_finished(run):
+                _link_best(run)
                 continue
             minutes = None if end is None else max((end - time.monotonic()) / 60.0, 1e-9)
             shown = progress(phase_title(name, number, given)) if callable(progress) else progress
@@ -161,15 +162,18 @@ def read_phases(folder: Path) -> dict[str, Phase]:
 
 
 def is_finished(run: Path) -> bool:
-    """Return whether a phase's run is there, has spent its budget, and links its best checkpoint: a kill may have come before
-    the last link, which other phases read.
-    """
+    """Return whether a phase's run is there and has spent its budget."""
     if not (run / CONFIG_FILE).is_file():
         return False
     config, info, meta = read_config(run), read_info(run), load_checkpoint(run).meta
-    best, step = run / CHECKPOINTS / "best", meta.get("best_step")
-    linked = step is None or (os.readlink(best) == f"step_{step}" if best.is_symlink() else best.is_dir())
-    return linked and meta["iteration"] >= last_iteration(config, info)
+    return bool(meta["iteration"] >= last_iteration(config, info))
+
+
+def _link_best(run: Path) -> None:
+    """Link the best checkpoint of a finished run, which other phases read: a kill may have come before the last link."""
+    step = load_checkpoint(run).meta.get("best_step")
+    if step is not None:
+        link(run / CHECKPOINTS, "best", step)
 
 
 def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | bool) -> tuple[Path, bool]:

@@ -16,7 +16,7 @@ from rljax.core.config import Config, class_name
 from rljax.core.errors import ConfigError, printable
 from rljax.core.places import LOCK_FILE
 from rljax.run.divergence import diverged_steps
-from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, read_meta
+from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, noted_best, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
 from rljax.run.files.scores import SCORES
 from rljax.run.view.card import card_lines
@@ -250,16 +250,19 @@ def _opponent(config: Config) -> str | None:
 
 def _checkpoints(folder: Path) -> list[_Checkpoint]:
     """Return the checkpoints, the oldest first."""
-    links = {mark: (folder / mark).resolve().name for mark in ("latest", "best") if (folder / mark).exists()}
+    steps = checkpoint_steps(folder)
+    # Copies may have no links, or folders in their place.
+    marked = {"latest": f"step_{max(steps, default=None)}", "best": f"step_{noted_best(folder)}"}
+    marked |= {mark: os.readlink(folder / mark) for mark in marked if (folder / mark).is_symlink()}
     found = []
-    for step in sorted(checkpoint_steps(folder)):
+    for step in sorted(steps):
         path = folder / f"step_{step}"
         try:
             meta = read_meta(path)
         except CheckpointError:
             meta = None
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        found.append(_Checkpoint(step, size, [mark for mark, target in links.items() if target == path.name], meta))
+        found.append(_Checkpoint(step, size, [mark for mark, target in marked.items() if target == path.name], meta))
     return found
 
 

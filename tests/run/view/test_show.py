@@ -76,6 +76,16 @@ def test_a_complete_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "99,840 1.0 kB 3.25 latest 2025-01-02 03:04:05" in lines
 
 
+def test_a_copy_without_links_has_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a", returns(1.0))
+    write_checkpoint(run, 4096, 7.5)
+    meta = json.loads((write_checkpoint(run, 8192, 3.25) / "meta.json").read_text())
+    (run / "checkpoints" / "step_8192" / "meta.json").write_text(json.dumps(meta | {"best_step": 4096}))
+    lines = printed(run, capsys)
+    assert "4,096 1.0 kB 7.5 best 2025-01-02 03:04:05" in lines
+    assert "8,192 1.0 kB 3.25 latest 2025-01-02 03:04:05" in lines
+
+
 def test_a_run_that_reads_data_says_how_long_it_waited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [{**record, "perf/data_wait": wait} for record, wait in zip(returns(1.0, 2.0, 3.0), (0.9, 0.021, 0.0), strict=True)]
     lines = printed(write_run(tmp_path / "a", records), capsys)
