@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import shutil
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
 
 LOCK_FILE = ".lock"
+LEFT_SECONDS = 6 * 3600
+"""Age from which an unfinished folder counts as left by a killed process where no lock tells."""
 
 
 def numbered(path: Path) -> Iterator[Path]:
@@ -24,15 +27,22 @@ def numbered(path: Path) -> Iterator[Path]:
 
 
 def user_cache() -> Path:
-    """Return the user's folder for what rljax can fetch or make again. It need not be there yet."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljax"
+    """Return the user's folder for what rljax can fetch or make again. It need not be there yet.
+
+    Raises:
+        ConfigError: the system knows no home folder of this user.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljax"
+    except RuntimeError:  # a container whose user has a number only
+        raise ConfigError("this user has no home folder to keep files in: set HOME, or XDG_CACHE_HOME to a folder") from None
 
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `folder`; rename it to `folder` at the end, so that a kill leaves no half of it there.
 
-    Temporary folders left by processes that were killed are removed.
+    Temporary folders left by processes that were killed are removed; where folders cannot be locked, those that are hours old.
 
     Raises:
         ConfigError: `folder` is the working directory, or holds it.
@@ -66,14 +76,20 @@ def _remove_left(folder: Path) -> None:
         return
     prefix = f".{folder.name}.new-"
     for left in [path for path in folder.parent.iterdir() if path.name.startswith(prefix) and path.name[len(prefix) :].isdigit()]:
-        with contextlib.suppress(ConfigError), lock_folder(left):  # a living process holds the lock: leave its folder alone
-            shutil.rmtree(left, ignore_errors=True)
-            warnings.warn(f"removed {left}, left by a process that was killed while starting", RljaxWarning, stacklevel=2)
+        # A living process holds the lock: leave its folder alone. Another process may have finished or removed it just now.
+        with contextlib.suppress(ConfigError, FileNotFoundError):
+            age = time.time() - left.stat().st_mtime
+            with lock_folder(left) as locked:
+                if locked or age >= LEFT_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+                    warnings.warn(f"removed {left}, left by a process that was killed while starting", RljaxWarning, stacklevel=2)
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path, what: str = "", taken: str = "another process is training there") -> Iterator[None]:
+def lock_folder(folder: Path, what: str = "", taken: str = "another process is training there") -> Iterator[bool]:
     """Lock a folder for this process; the system releases the lock however the process ends.
+
+    Yields whether it is locked: it is not on Windows, nor on file systems without locks.
 
     Args:
         folder: the folder.
@@ -87,7 +103,7 @@ def lock_folder(folder: Path, what: str = "", taken: str = "another process is t
     try:
         import fcntl
     except ImportError:  # not on Windows
-        yield
+        yield False
         return
     try:
         file = (folder / LOCK_FILE).open("w")
@@ -96,11 +112,12 @@ def lock_folder(folder: Path, what: str = "", taken: str = "another process is t
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
         except BlockingIOError:
             raise ConfigError(f"{what}: {taken}") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
+        except OSError:  # a file system without locks
+            locked = False
+        yield locked
 
 
 class WatchedFolder:

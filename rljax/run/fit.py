@@ -163,7 +163,7 @@ def fit(
             check_run(folder)  # before a lock file is created there
             refuse_packed(folder)
             if first:
-                stack.enter_context(lock_folder(folder))
+                _lock(folder, stack)
             start = start_resumed(folder, agent, total_timesteps, seeds)
         elif fork is not None and agent is not None:
             start = start_forked(fork, agent, seeds)
@@ -189,9 +189,19 @@ def fit(
                 _warn_of_unknown_env(start.agent.config)
                 _warn_of_unknown_algorithm(type(start.agent.config))
                 create_run_dir(folder, start.agent.config, start.info, state, driver.scores.meta(start.iteration))
-                stack.enter_context(lock_folder(folder))
+                _lock(folder, stack)
         stopping = stack.enter_context(note_signals())
         return driver.run(stopping, max_minutes)
+
+
+def _lock(folder: Path, stack: contextlib.ExitStack) -> None:
+    """Lock a run's folder until the end of the `stack`, with a warning where that is not possible."""
+    if not stack.enter_context(lock_folder(folder)):
+        warnings.warn(
+            f"run folder {folder}: cannot be locked on this file system; do not train it from two processes",
+            RljaxWarning,
+            stacklevel=3,
+        )
 
 
 def _progress(progress: Progress | bool | None, agent: Agent | None) -> Progress:

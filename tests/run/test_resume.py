@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -540,6 +541,17 @@ def test_only_one_process_trains_in_a_folder(tmp_path: Path) -> None:
             rljax.fit(resume=tmp_path / "a")
         other.communicate("go on\n", timeout=120)
     rljax.fit(resume=tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_locked_is_trained_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    for how in ({"callback": lambda step, _: step >= 500}, {"resume": True}):
+        with pytest.warns(rljax.RljaxWarning) as warned:
+            rljax.fit(CONFIG, run_dir=tmp_path / "a", **how)
+        lines = [str(w.message) for w in warned if w.category is rljax.RljaxWarning]
+        assert len(lines) == 1
+        assert re.fullmatch(r"run folder \S+/a: cannot be locked .*; do not train it from two processes", lines[0])
 
 
 @pytest.mark.slow
