@@ -37,7 +37,7 @@ from rljax.cli.options import (
     Zoo,
 )
 from rljax.cli.parsing import OF_FIELDS, parse
-from rljax.cli.terminal import print_anywhere
+from rljax.cli.terminal import open_streams, print_anywhere
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingInterrupted, first_line
 
 DESCRIPTION = "Reinforcement learning in one compiled JAX program."
@@ -110,6 +110,7 @@ FUNCTIONS: dict[type, str] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with status 0 (done), 1 (the run failed), 2 (the input was wrong), 130 (interrupted) or 143
     (terminated)."""
+    open_streams()
     print_anywhere()
     try:
         try:
@@ -207,7 +208,8 @@ def _use_compilation_cache() -> None:
     from rljax.core.places import user_cache
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(user_cache() / "xla"))
+        with contextlib.suppress(ConfigError):  # a user without a home folder compiles anew
+            jax.config.update("jax_compilation_cache_dir", str(user_cache() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

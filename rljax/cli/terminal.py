@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 
 ASCII = str.maketrans({"─": "-", "━": "-", "═": "=", "│": "|", "┃": "|", "•": "*", "·": ".", "…": "...", "→": "->"})
 """Replacements for characters that a terminal may not have."""
+
+
+def open_streams() -> None:
+    """Open the null device for standard streams that are closed (by a service, `pythonw` or `>&-`), as if it had been given."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def print_anywhere() -> None:

@@ -211,7 +211,7 @@ class NotebookBar(Bar):
 
 def default_progress(title: str) -> Progress:
     """Return a bar if standard output is a terminal or a notebook, else plain lines."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():  # None where it is closed
         return Bar(title)
     if "ipykernel" in sys.modules:
         from rich.console import Console

@@ -28,8 +28,9 @@ from rljax.cli.parsing import by_name
 from rljax.cli.terminal import print_anywhere
 from rljax.cli.train import _report, _report_seeds
 from rljax.collect.evaluation import EpisodeResults
-from rljax.core.places import atomic_folder
+from rljax.core.places import atomic_folder, user_cache
 from rljax.run.files.folder import split_path
+from rljax.run.progress import Lines, default_progress
 
 TINY = ["--total-timesteps", "256", "--network.hidden", "[8]"]
 
@@ -586,6 +587,35 @@ def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixtur
     assert b"    * train " in done.stdout
     assert b"?" not in done.stdout
     assert "╭──┬ │█▁ • é".encode("ascii", "rljax") == b"+--+ |## * ?"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes the streams")
+def test_closed_streams_are_as_the_null_device() -> None:
+    command = f"{sys.executable} -m rljax.cli.main"
+    done = subprocess.run(f"{command} list ppo >&- 2>&-", shell=True, timeout=300)
+    assert done.returncode == 0
+    done = subprocess.run(f"{command} play zoo:tictactoe_selfplay <&-", shell=True, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "you left the game" in done.stdout
+
+
+def test_lines_of_progress_need_no_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert isinstance(default_progress("training"), Lines)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has home folders otherwise")
+def test_a_user_without_a_home_folder_compiles_anew(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(capsys, "list", "ppo")[0] == 0
+    with pytest.raises(rljax.ConfigError, match="set HOME, or XDG_CACHE_HOME to a folder"):
+        user_cache()
 
 
 def test_input_that_is_no_text_is_read_with_replacement_characters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,12 @@ def make_console() -> Console:
     """Return a console for standard output, with plain text if that is not a terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=columns() or WIDTH, color_system=None)
+    class Pipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with status 1
+
+    console = Pipe(highlight=False)
+    return console if console.is_terminal else Pipe(highlight=False, width=columns() or WIDTH, color_system=None)
 
 
 def make_table(*titles: str, text: tuple[str, ...] = ()) -> Table:

@@ -9,7 +9,19 @@ import pytest
 from rich.console import Console
 
 from rljax.cli.main import main
-from rljax.run.view.layout import make_table, print_table, say, wrap_text
+from rljax.run.view.layout import make_console, make_table, print_table, say, wrap_text
+
+
+def test_a_table_to_a_reader_that_has_gone_is_a_broken_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command then ends with 141, as `rljax list | head -1` does."""
+
+    class Gone(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        make_console().print("a")
 
 
 def words(text: str) -> set[str]:
