@@ -107,6 +107,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def load_averages() -> tuple[float, ...]:
+    """Return the load averages of one, five and fifteen minutes; none on Windows, which has none."""
+    return os.getloadavg() if hasattr(os, "getloadavg") else ()
+
+
 def device_summary() -> str:
     """Describe the devices that JAX uses: `CPU (2 cores)`, `NVIDIA H200 (gpu)`, `8 x TPU v5 lite (tpu)`."""
     devices = jax.devices()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rljax.core.devices import load_averages
+
 PROC = Path("/proc")
 
 BUSY = 0.1
@@ -31,20 +33,29 @@ class Process(NamedTuple):
 def noted_load() -> Iterator[dict[str, Any]]:
     """Print the load average before and after a benchmark, and a warning if another process was busy.
 
-    Gives a dictionary that has at the end `start` and `end`, load averages of a minute, and `busy`, the share of a core that each
-    busy process used, by its name. Where there is no `/proc`, only the load average before tells of other programs.
+    Gives a dictionary that has at the end `start` and `end`, load averages of a minute (not on Windows), and `busy`, the share of
+    a core that each busy process used, by its name. Where there is no `/proc`, only the load average before tells of other
+    programs.
     """
     before, started = read_processes(), time.perf_counter()
-    noted: dict[str, Any] = {"start": round(os.getloadavg()[0], 2)}
-    if noted["start"] >= LOADED:
+    noted: dict[str, Any] = {} if (load := _load_average()) is None else {"start": load}
+    loaded = noted.get("start", 0.0) >= LOADED
+    if loaded:
         print(f"warning: load average {noted['start']:.2f} before the benchmark begins", file=sys.stderr)
     yield noted
-    noted["end"] = round(os.getloadavg()[0], 2)
+    if (load := _load_average()) is not None:
+        noted["end"] = load
     noted["busy"] = busy_shares(before, read_processes(), os.getpid(), time.perf_counter() - started)
-    print(f"\nload average {noted['start']:.2f} at the start, {noted['end']:.2f} at the end")
-    if noted["busy"] or noted["start"] >= LOADED:
+    if load is not None:
+        print(f"\nload average {noted['start']:.2f} at the start, {noted['end']:.2f} at the end")
+    if noted["busy"] or loaded:
         shares = ", ".join(f"{name} {share:.2f} of a core" for name, share in noted["busy"].items())
         print(f"warning: other processes were busy ({shares or 'before the start'}): trust ratios of interleaved runs, not times")
+
+
+def _load_average() -> float | None:
+    averages = load_averages()
+    return round(averages[0], 2) if averages else None
 
 
 def read_processes(proc: Path = PROC) -> dict[int, Process]:

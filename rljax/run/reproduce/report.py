@@ -10,7 +10,7 @@ A record is `results/NAME.json`, one JSON object:
 | `commit` | commit of the source, with `-dirty` if `rljax`, `envs` or `configs` differ from it; null outside a git checkout |
 | `versions` | versions of Python and of the packages that compute |
 | `hardware` | `cpu`, `cores` (that this process may use), `cores_of_machine`, `devices` |
-| `load` | `os.getloadavg()` before and after: 6 numbers |
+| `load` | `os.getloadavg()` before and after: 6 numbers (none on Windows) |
 | `seconds` | `compile` (including tracing) and `run`, summed over the programs |
 | `seeds`, `budget` | seeds of the keys; fraction of each configuration's budget that was trained, 1 in published records |
 | `configs` | every field of each configuration, by arm |
@@ -50,7 +50,7 @@ from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, config_table, load_config
-from rljax.core.devices import usable_cores
+from rljax.core.devices import load_averages, usable_cores
 from rljax.core.errors import ConfigError
 from rljax.run.bench.timing import cpu_model
 from rljax.run.files.folder import CONFIG_FILE, METRICS_FILE
@@ -133,7 +133,7 @@ class Report:
         self.note = ""
         self.compiling = self.running = 0.0
         self.began = datetime.datetime.now(datetime.UTC)
-        self.load = os.getloadavg()
+        self.load = load_averages()
         self.commit = source_commit()  # at the start, before the source may change
 
     def say(self, line: str) -> None:
@@ -269,7 +269,7 @@ class Report:
             "commit": self.commit,
             "versions": versions(),
             "hardware": hardware_table(),
-            "load": [round(x, 2) for x in (*self.load, *os.getloadavg())],
+            "load": [round(x, 2) for x in (*self.load, *load_averages())],
             "seconds": {"compile": round(self.compiling, 1), "run": round(self.running, 1)},
             "seeds": self.seeds,
             "budget": self.budget,

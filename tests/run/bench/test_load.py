@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rljax.cli.main import main
+from rljax.core.devices import load_averages
 from rljax.run.bench import load as bench_load
 from rljax.run.bench import suites
 from rljax.run.bench.load import Process, busy_shares, read_processes
@@ -48,6 +49,17 @@ def test_processes_are_read_from_the_kernels_table(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 def test_this_process_is_among_them() -> None:
     assert read_processes()[os.getpid()].parent == os.getppid()
+
+
+def test_a_system_without_load_averages_is_measured_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(bench_load.os, "getloadavg")
+    with bench_load.noted_load() as noted:
+        pass
+    assert set(noted) == {"busy"}
+    assert "load average" not in capsys.readouterr().out
+    assert load_averages() == ()
 
 
 @pytest.mark.parametrize(("start", "others"), [(0.1, False), (1.5, False), (0.1, True)])
