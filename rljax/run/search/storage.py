@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,10 +72,10 @@ def check_storage(where: str) -> None:
 
 def journal(path: str) -> Any:
     """Return Optuna's journal in a file, after removing an incomplete last line that a full disk may have left."""
-    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+    from optuna.storages.journal import JournalFileBackend
 
+    lock = _journal_lock(path)
     with contextlib.suppress(FileNotFoundError), open(path, "rb+") as file:
-        lock = JournalFileSymlinkLock(path)
         if not _ends_with_a_line(file):
             lock.acquire()  # others may be writing right now
             try:
@@ -83,7 +84,20 @@ def journal(path: str) -> Any:
                     file.truncate(file.read().rfind(b"\n") + 1)
             finally:
                 lock.release()
-    return JournalFileBackend(path)
+    return JournalFileBackend(path, lock)
+
+
+def _journal_lock(path: str) -> Any:
+    """Return Optuna's lock for a journal: a symbolic link, or a file where none can be made (Google Drive, Windows)."""
+    from optuna.storages.journal import JournalFileOpenLock, JournalFileSymlinkLock
+
+    trial = f"{path}.{secrets.token_hex(8)}"
+    try:
+        os.symlink(path, trial)
+        os.unlink(trial)
+    except OSError:
+        return JournalFileOpenLock(path)
+    return JournalFileSymlinkLock(path)
 
 
 def _ends_with_a_line(file: IO[bytes]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -154,10 +155,16 @@ def tune(
         raise ConfigError(f"seeds = {seeds}: so many runs do not fit in this device's memory")
     if storage is not None:
         open_study(storage, pruner)  # checks the storage before the folder is created
-    if folder is not None and not (folder / TUNE_FILE).exists():
+    begun = folder is not None and not (folder / TUNE_FILE).exists()
+    if folder is not None and begun:
         _create_study_dir(folder, config, chosen, storage, same)
     with contextlib.nullcontext() if folder is None else WatchedFolder(folder) as watched:
-        study = open_study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
+        try:
+            study = open_study(storage or (None if folder is None else str(folder / JOURNAL)), pruner)
+        except ConfigError:
+            if folder is not None and begun:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         check_same(study, config, chosen, same)
         study.set_user_attr(f"{PROCESS} {process_name()}", True)
         free_abandoned(study)

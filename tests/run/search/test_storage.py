@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -217,6 +218,29 @@ def test_a_storage_in_its_folder_is_found_through_a_link_to_the_folder(tmp_path:
     assert tuning._storage_of(study, None) == str(study / "mine.journal")
     assert is_inside(study / ".." / "study" / "x", tmp_path / "link")
     assert not is_inside(tmp_path / "study-2", study)
+
+
+def test_a_journal_needs_no_symbolic_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def symlink(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(os, "symlink", symlink)
+    path = str(tmp_path / "journal")
+    study = studies.open_study(path, "none")
+    study.enqueue_trial({"learning_rate": 1e-3})
+    Path(path).write_bytes(Path(path).read_bytes() + b'{"op_code":4,"worker')
+    assert len(studies.open_study(path, "none").trials) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["journal"]
+
+
+def test_a_study_that_cannot_be_opened_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(studies, "journal", broken)
+    with pytest.raises(rljax.ConfigError, match=r"storage = .*: cannot be opened"):
+        rljax.tune(CONFIG, SPACE, trials=1, batch_size=1, run_dir=tmp_path / "study")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_journal_whose_last_line_was_cut_off_goes_on(tmp_path: Path) -> None:
