@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import os
 import re
 import shutil
 import sqlite3
@@ -11,6 +13,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,6 +23,7 @@ import rljax
 from rljax.run.files.checkpoint import checkpoint_steps
 from rljax.run.loggers import several
 from rljax.run.loggers.mlflow import MLflow
+from rljax.run.loggers.parts import recall_identity
 from rljax.run.loggers.several import recent_gradients
 from rljax.run.loggers.tensorboard import TensorBoard
 from tests.run.tiny_runs import CONFIG, records
@@ -202,6 +206,23 @@ def test_metrics_of_ones_own_may_have_any_name(tmp_path: Path, monkeypatch: pyte
     (arranged,) = events.Tensors("custom_scalars__config__")
     for tag in events.Tags()["scalars"]:
         assert re.escape(tag).encode() in arranged.tensor_proto.string_val[0], "each has its chart"
+
+
+def test_a_full_disk_keeps_the_identities_known_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = rljax.RunStart("a", tmp_path, {}, 0, False)
+    assert recall_identity(run, "aim", lambda: "first", "one") == "first"
+    write = Path.write_text
+
+    def full(path: Path, *arguments: Any, **more: Any) -> int:
+        write(path, "")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(rljax.ConfigError, match="No space left on device"):
+            recall_identity(run, "aim", lambda: "second", "two")
+    assert recall_identity(run, "aim", lambda: "another", "one") == "first"
+    assert [path.name for path in tmp_path.iterdir()] == [".aim_id"]
 
 
 def test_runs_that_save_nothing_have_a_tensorboard_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rljax.core.errors import ConfigError
+from rljax.run.files.outputs import atomic_file
 from rljax.run.files.scores import SCORES
 
 MAX_LOGGED_SEEDS = 64
@@ -125,5 +126,6 @@ def recall_identity(run: RunStart, service: str, make: Callable[[], str], place:
     known = {at: identity for identity, _, at in (line.partition(" ") for line in lines)}
     if place not in known:
         known[place] = make()
-        file.write_text("".join(f"{identity} {at}".rstrip() + "\n" for at, identity in known.items()), encoding="utf-8")
+        with atomic_file(file) as aside:  # a full disk leaves the identities known so far
+            aside.write_text("".join(f"{identity} {at}".rstrip() + "\n" for at, identity in known.items()), encoding="utf-8")
     return known[place]

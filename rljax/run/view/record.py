@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +31,8 @@ from rljax.run.players import Source, find_opponent
 from rljax.run.view.layout import format_number
 
 SUFFIXES = (".gif", ".mp4")
+FULL_DISK = 1 << 20
+"""Free bytes below which a failure of FFmpeg, which says no reason, is that of a full disk."""
 MAX_STEPS = 1000
 """Default number of steps after which an episode is cut: half a minute at 30 frames a second."""
 
@@ -424,10 +428,21 @@ def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
     # Otherwise imageio would run Python in the forked child, which can hang because of JAX's threads.
     os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
     writer: Any = imageio.get_writer(
-        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", pixelformat="yuv420p", quality=8, macro_block_size=1
-    )
-    with writer:
-        for frame in frames:
-            # Colour is stored for blocks of 2 x 2 pixels, so the last line of an odd side is repeated.
-            height, width = frame.shape[:2]
-            writer.append_data(np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
+        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", pixelformat="yuv420p", quality=8, macro_block_size=1,
+        ffmpeg_log_level="quiet",
+    )  # fmt: skip
+    try:
+        with writer:
+            for frame in frames:
+                # Colour is stored for blocks of 2 x 2 pixels, so the last line of an odd side is repeated.
+                height, width = frame.shape[:2]
+                writer.append_data(np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
+        if b"moov" not in path.read_bytes():  # the index, which is written last; imageio does not see how FFmpeg ended
+            raise OSError("the file is not whole")
+    except OSError as error:
+        if error.strerror is not None:
+            raise
+        # Its text is a broken pipe and FFmpeg's command line.
+        if shutil.disk_usage(path.parent).free < FULL_DISK:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise OSError(f"FFmpeg ended: {str(error).partition(chr(10))[0]}") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -235,6 +237,28 @@ def test_mp4_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "yuv420p" in meta["pix_fmt"]
     np.testing.assert_allclose(frames.mean(axis=(1, 2, 3)), range(0, 220, 20), atol=3)
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+@pytest.mark.parametrize(("free", "says"), [(0, "No space left on device"), (1 << 40, "FFmpeg ended: the file is not whole")])
+def test_an_mp4_that_ffmpeg_did_not_end_is_one_line(
+    free: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """imageio does not say that FFmpeg could not write the last part of a file."""
+    imageio = pytest.importorskip("imageio.v2")
+
+    class Writer(contextlib.nullcontext):
+        def append_data(self, frame: np.ndarray) -> None:
+            (next(tmp_path.iterdir())).write_bytes(b"cut off")
+
+    def get_writer(path: Path, **_: Any) -> Writer:
+        path.touch()
+        return Writer()
+
+    monkeypatch.setattr(imageio, "get_writer", get_writer)
+    monkeypatch.setattr(record_module.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(rljax.ConfigError, match=rf"a\.mp4: cannot be written: {says}$"):
+        record(scripted(CONFIG.replace(env=Counter()), zero), None, tmp_path / "a.mp4", key=KEY)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
