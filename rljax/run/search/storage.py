@@ -74,6 +74,11 @@ def journal(path: str) -> Any:
     """Return Optuna's journal in a file, after removing an incomplete last line that a full disk may have left."""
     from optuna.storages.journal import JournalFileBackend
 
+    # The lock is a link to the journal. One to a relative path leads nowhere, and Optuna would wait for it for ever.
+    path = absolute(path)
+    left = f"{path}.lock"
+    if os.path.lexists(left) and not os.path.exists(left):
+        os.unlink(left)
     lock = _journal_lock(path)
     with contextlib.suppress(FileNotFoundError), open(path, "rb+") as file:
         if not _ends_with_a_line(file):

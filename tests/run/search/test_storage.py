@@ -220,6 +220,36 @@ def test_a_storage_in_its_folder_is_found_through_a_link_to_the_folder(tmp_path:
     assert not is_inside(tmp_path / "study-2", study)
 
 
+@pytest.mark.timeout(60)
+def test_the_lock_that_a_killed_process_left_beside_a_relative_path_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Optuna waits for as long as the link is there, and as it leads nowhere, its age is never known."""
+    monkeypatch.chdir(tmp_path)
+    Path("study").mkdir()
+    journal("study/study.journal")
+    Path("study/study.journal.lock").symlink_to("study/study.journal")
+    optuna.create_study(storage=optuna.storages.JournalStorage(journal("study/study.journal")))
+    assert [file.name for file in Path("study").iterdir()] == ["study.journal"]
+    for made in monitored_locks(monkeypatch, "study/study.journal"):
+        assert Path(made).is_absolute()
+
+
+def monitored_locks(monkeypatch: pytest.MonkeyPatch, path: str) -> list[str]:
+    """Return what the links of a journal's lock, given by a relative path, lead to."""
+    links: list[str] = []
+    whole = os.symlink
+
+    def noted(target: str, link: str) -> None:
+        links.append(target)
+        whole(target, link)
+
+    monkeypatch.setattr(os, "symlink", noted)
+    optuna.storages.JournalStorage(journal(path)).get_all_studies()
+    assert links
+    return links
+
+
 def test_a_journal_needs_no_symbolic_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def symlink(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
