@@ -263,6 +263,7 @@ def test_a_journal_needs_no_symbolic_links(tmp_path: Path, monkeypatch: pytest.M
     assert [file.name for file in tmp_path.iterdir()] == ["journal"]
 
 
+@pytest.mark.slow
 def test_a_study_that_cannot_be_opened_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
