@@ -109,7 +109,7 @@ FUNCTIONS: dict[type, str] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with status 0 (done), 1 (the run failed), 2 (the input was wrong), 130 (interrupted) or 143
-    (terminated)."""
+    (a training was terminated)."""
     open_streams()
     print_anywhere()
     try:
@@ -124,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except RljaxError as error:
         _fail(error, 1)
     except TrainingInterrupted as stop:
-        _fail(stop, 128 + stop.signum)
+        # A program of a sweep or study may still run in a thread of its own, on which Python's exit would trip.
+        _fail(stop, 128 + stop.signum, at_once=stop.result is None)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:  # the reader (head, say) has gone
@@ -162,11 +163,11 @@ def _one_line_warnings() -> Iterator[None]:
         yield
 
 
-def _fail(message: object, status: int) -> None:
+def _fail(message: object, status: int, at_once: bool = False) -> None:
     with contextlib.suppress(OSError):  # where nothing can be printed, the exit status still tells
         print(f"rljax: {message}", file=sys.stderr, flush=True)
-    if "jax" in sys.modules and sys.modules["jax"].distributed.is_initialized():
-        # A normal exit would wait for the other processes of the run; this one lets them notice that it is gone.
+    # Of several processes, a normal exit would wait for the others; this one lets them notice that it is gone.
+    if at_once or ("jax" in sys.modules and sys.modules["jax"].distributed.is_initialized()):
         sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

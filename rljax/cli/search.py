@@ -25,7 +25,6 @@ from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
 from rljax.run.search.merge import merge_sweep
 from rljax.run.search.space import apply_cell
-from rljax.run.signals import sigterm_interrupts
 from rljax.run.view.layout import make_console, make_table, print_table, say
 from rljax.run.view.lines import format_value
 
@@ -154,16 +153,14 @@ def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], nam
 
 @contextlib.contextmanager
 def _training(command: str, folder: Path, flags: str = "") -> Iterator[None]:
-    """Say on which device agents train, and how to go on if Ctrl-C or SIGTERM ends it; `flags` must be given again then."""
+    """Say on which device agents train, and how to go on if they are interrupted; `flags` must be given again then."""
     say(f"device: {device_summary()}")
 
     try:
-        with sigterm_interrupts():
-            yield
-    except KeyboardInterrupt as error:
-        signum = error.signum if isinstance(error, TrainingInterrupted) else int(signal.SIGINT)
+        yield
+    except KeyboardInterrupt:
         how = f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}"
-        raise TrainingInterrupted(how, None, signum) from None
+        raise TrainingInterrupted(how, None, signal.SIGINT) from None
 
 
 def _flags(options: Any, *names: str) -> str:

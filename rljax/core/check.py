@@ -14,7 +14,7 @@ from rljax.core.chance import draws_in_step, fault_of, num_outcomes, play_chance
 from rljax.core.contract import Subject, check_contract, is_known, warn_of
 from rljax.core.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.game import Game, side_rewards
+from rljax.core.game import LEVEL, Game, side_rewards
 from rljax.core.memory import tree_bytes
 from rljax.core.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
 from rljax.core.versus import random_actions
@@ -127,9 +127,9 @@ def check_zero_sum(game: Game, params: Any) -> None:
     paid = ""
     if game.zero_sum is None and not is_known(game) and not _is_traced(params):
         both = np.asarray(_played_rewards(game, params))
-        total = np.abs(both.sum(axis=-1))
-        step = np.unravel_index(np.argmax(total), total.shape)
-        if total[step] <= 1e-4 + 1e-3 * np.abs(both[step]).sum():
+        beyond = np.abs(both.sum(axis=-1)) - 1e-5 * np.abs(both).sum(axis=-1)
+        step = np.unravel_index(np.argmax(beyond), beyond.shape)
+        if beyond[step] <= LEVEL:
             return
         paid = f" (a step of random play paid {both[step][0]:g} and {both[step][1]:g})"
     elif game.zero_sum is not False:

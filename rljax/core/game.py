@@ -42,7 +42,8 @@ class Game(Environment):
     elements with a leading axis of players, such as i32 `[P]` for Discrete and `{name: i32 [P]}` for named heads. Actions of
     players who are not to move are ignored. A player's observation must not contain what it must not know.
 
-    Who is ahead when a game ends has won it: in leagues, tournaments and matches. By default, who is ahead is told by returns.
+    Who is ahead when a game ends has won it: in leagues, tournaments and matches. Results that differ by no more than 1e-5 are
+    level, so rewards should not be that small. By default, who is ahead is told by returns.
     A game whose rewards hold more than that, such as rewards for what is useful on the way, gives `info["result"]`, f32 `[P]`:
     how the game stands for each player after the step. It is read in the last step of a game.
 

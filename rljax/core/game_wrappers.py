@@ -38,7 +38,8 @@ class WrappedGame(Wrapper, Game):
         self.hides_state = game.hides_state
         self.announces_actions = game.announces_actions
         self.step_is_random = game.step_is_random
-        self.zero_sum = game.zero_sum
+        # A user's own wrapper may change rewards.
+        self.zero_sum = game.zero_sum if type(self).__module__.startswith("rljax.") else None
         self.opening_moves = game.opening_moves
 
     @property

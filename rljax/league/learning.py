@@ -58,7 +58,7 @@ def improve(
     if learner.teacher is not None:
         found, taught = _with_teacher(parts, learner.teacher, found, steps, taught)
         if parts.sides is not None:
-            # Other seats' memories are forgotten before a game in which they are the learner's.
+            # The other seats get wrong memories, which are forgotten before the learner plays them.
             taught = parts.sides[0].whole(steps.team[-1], taught)
     learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
@@ -78,7 +78,7 @@ def _own_side(
     obs, mask, action, mine, moves, rewards = jax.vmap(ours.part)(steps.team, before)
     remembered, taught = ours.part(steps.team[0], (steps.carry, taught))
     steps = steps._replace(obs=obs, mask=mask, action=action, mine=mine, moves=moves, carry=remembered)
-    # After the end of a game the first step of the next one is nobody's, so its seats do not matter.
+    # If the game ended, the next step counts for no one, so the wrong seats do no harm.
     last, carry = ours.part(steps.team[-1], (last, carry))
     return steps, last, rewards, carry, taught
 

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from rljax.core.errors import TrainingInterrupted
-
 
 class Stopping(NamedTuple):
     """Signals received so far."""
@@ -69,23 +67,6 @@ def note_signals() -> Iterator[Stopping]:
         finally:
             active.restore()
             _active.remove(active)
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM interrupt at once, as Ctrl-C does, by a `TrainingInterrupted`. In other threads nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(signum: int, _: Any) -> None:
-        raise TrainingInterrupted("terminated", None, signum)
-
-    usual = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, usual)
 
 
 @contextlib.contextmanager

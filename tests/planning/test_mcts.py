@@ -13,6 +13,7 @@ import pytest
 import rljax
 from rljax.core.chance import draws_from_state, draws_in_step, same_for_all_keys, uses_key
 from rljax.core.game import Game
+from rljax.core.game_wrappers import WrappedGame
 from rljax.core.spaces import Box, Discrete
 from rljax.envs import Draft, TicTacToe, make_env
 from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy_completion, random_draft
@@ -246,6 +247,14 @@ class Paying(TicTacToe):
         return obs, state, jnp.where(reward > 0, won, jnp.where(reward < 0, lost, 0.0)), *after
 
 
+class Generous(WrappedGame):
+    """Pays both sides besides what the game inside, which says that it is zero-sum, pays."""
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> Any:
+        obs, state, reward, *after = self.env.step_env(key, state, action, params)
+        return obs, state, reward + 1.0, *after
+
+
 def test_games_whose_sides_do_not_play_for_the_same_sum_are_refused() -> None:
     for game, paid in (
         (Paying((1.0, 0.0)), r" \(a step of random play paid (1 and 0|0 and 1)\)"),
@@ -255,6 +264,10 @@ def test_games_whose_sides_do_not_play_for_the_same_sum_are_refused() -> None:
         with pytest.raises(rljax.ConfigError, match=f"the rewards of its sides do not add up to zero{paid}, expected"):
             check_searchable(game)
     check_searchable(Paying((0.1, -0.1)))
+    with pytest.raises(rljax.ConfigError, match=r"paid (-998.5 and 1000|1000 and -998.5|0.5 and 0.5)\), expected"):
+        check_searchable(Paying((1000.0, -998.5)))
+    with pytest.raises(rljax.ConfigError, match="do not add up to zero"):
+        check_searchable(Generous(rljax.make_env("race:GridWorld-v0", turns=True, relative=True)[0]))
     check_searchable(Paying((1.0, 0.0), says=True))
     check_searchable(rljax.make_env("race:GridWorld-v0", turns=True, relative=True)[0])
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -215,4 +216,17 @@ def test_an_environment_that_was_an_object_is_given_again(tmp_path: Path) -> Non
     rljax.make_agent(student)
     with pytest.raises(rljax.ConfigError, match="was given as an object of class"):
         rljax.begin_from(TINY["ppo"], tmp_path / "run")
+    with pytest.raises(rljax.ConfigError, match="was given as an object of class .*Own: in Python"):
+        rljax.begin_from(TINY["ppo"].replace(env=rljax.envs.CartPole()), tmp_path / "run")
     assert rljax.load_run(tmp_path / "run", objects=config).config.env is config.env
+
+
+def test_a_network_that_was_an_object_is_asked_for_where_there_is_no_such_field(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, obs: jax.Array) -> Any:
+            return nn.Dense(2)(obs), nn.Dense(1)(obs)[..., 0]
+
+    saved(tmp_path / "run", TINY["ppo"].replace(network=Net(), normalize_observations=False))
+    with pytest.raises(rljax.ConfigError, match="the network was given as an object of class"):
+        rljax.begin_from(rljax.DreamerConfig(env="CartPole-v1", size="debug"), tmp_path / "run")

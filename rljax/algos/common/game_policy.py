@@ -82,7 +82,7 @@ def game_act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
         params, statistics = acting(state)
-        obs = _completed(obs, whole())
+        obs = _with_critics_part(obs, whole())
         outputs, value, carry = policy.apply(params, obs if statistics is None else normalize(statistics, obs), carry)
         batch = value.shape if num_values == 1 else value.shape[:-1]
         return head.to_env(head.choose(head.distribution(outputs, mask), key, batch, deterministic)), carry
@@ -90,7 +90,7 @@ def game_act(
     return act
 
 
-def _completed(obs: Any, whole: Any) -> Any:
+def _with_critics_part(obs: Any, whole: Any) -> Any:
     """Return observations as the networks take them: with zeros in place of what only the critic sees.
 
     Args:
@@ -107,7 +107,7 @@ def _completed(obs: Any, whole: Any) -> Any:
                 f'observation: players have weights of {groups} groups here, so expected {{"obs": ..., "group": one-hot bool '
                 f"[{groups}]}} of the player that acts; players of rljax.collect.games.policy_player add it"
             )
-        return {OBS: _completed(obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
+        return {OBS: _with_critics_part(obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
     visible, hidden = split_privileged(whole)
     if hidden is None:
         return obs

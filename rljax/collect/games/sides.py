@@ -14,7 +14,7 @@ from rljax.core.game import Game
 class Side(NamedTuple):
     """The seats of a team, or those of all others, in the order of play; one row for each team.
 
-    Teams of fewer seats than the largest are filled up with seats of others, for which nothing is taken.
+    Teams of fewer seats than the largest are padded with other seats, which are ignored.
 
     Attributes:
         seats: seats of the side, i32 `[teams, K]`.

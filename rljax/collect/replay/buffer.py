@@ -145,7 +145,7 @@ def add_rows(replay: Replay, rows: Any) -> Replay:
 
 @jax.custom_batching.custom_vmap
 def _of_one_run(ring: jax.Array) -> jax.Array:
-    """Return the ring as it is; refuse those of several runs under `vmap`, whose slices JAX cannot take in the host's memory."""
+    """Return the ring as it is; refuse `vmap`: JAX cannot slice batched arrays in the host's memory."""
     return ring
 
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, dump_config, is_object, load_config, to_plain
+from rljax.core.config import Config, class_name, dump_config, is_object, load_config, to_plain
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.own import ADDRESSES
 from rljax.core.places import atomic_folder, refuse_working_directory
@@ -271,7 +271,7 @@ def load_run(
             a warning.
         seed_index: index of the seed to return from a run of several seeds, whose state has a leading axis `[seeds]`; it is
             returned without that axis. "best" is the seed with the highest score; None returns all.
-        objects: configuration whose environment and network are given again where the run's were objects.
+        objects: a configuration to take the environment and the network from, where the run's were objects of the same class.
         overrides: fields of the configuration to replace. An environment or network given as an object is saved only by name,
             so give it again here (`env=MyEnv()`).
 
@@ -303,9 +303,11 @@ def load_run(
 
 
 def _objects_again(there: Config, config: Config) -> dict[str, Any]:
-    """Return the fields that were objects in a saved configuration, and are objects in another one, with the values of that."""
-    given = {name: getattr(config, name) for name in ("env", "network") if is_object(getattr(there, name, None))}
-    return {name: x for name, x in given.items() if is_object(to_plain(x))}
+    """Return the fields that were objects in a saved configuration, and are objects of the same class in another one, with the
+    values of that.
+    """
+    given = {name: getattr(config, name, None) for name in ("env", "network") if is_object(getattr(there, name, None))}
+    return {name: x for name, x in given.items() if class_name(getattr(there, name)) == class_name(str(to_plain(x)))}
 
 
 def checkpoint_state(agent: Agent, info: RunInfo, saved: Checkpoint, source: object) -> Any:

@@ -81,7 +81,7 @@ def play(
         returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
     _show(game, state, params, seat, say)
-    own = 0.0 if abs(returns[seat]) <= LEVEL else float(returns[seat])  # of rounding alone nothing is said
+    own = 0.0 if abs(returns[seat]) <= LEVEL else float(returns[seat])  # no rounding errors
     say(f"{_result(game, np.asarray(info.get(RESULT, returns)), seat)}: {own:+g}")
     return own
 
