@@ -216,7 +216,7 @@ def test_an_environment_that_was_an_object_is_given_again(tmp_path: Path) -> Non
     rljax.make_agent(student)
     with pytest.raises(rljax.ConfigError, match="was given as an object of class"):
         rljax.begin_from(TINY["ppo"], tmp_path / "run")
-    with pytest.raises(rljax.ConfigError, match="was given as an object of class .*Own: in Python"):
+    with pytest.raises(rljax.ConfigError, match=r"was given as an object of class .*Own: in Python"):
         rljax.begin_from(TINY["ppo"].replace(env=rljax.envs.CartPole()), tmp_path / "run")
     assert rljax.load_run(tmp_path / "run", objects=config).config.env is config.env
 
