@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,13 +75,13 @@ def game_act(
         num_values: number of value heads of the policy.
     """
     one = OnePlayer(game)
-    whole = functools.cache(lambda: jax.eval_shape(lambda: one.reset_env(jax.random.key(0), game_params))[0])
+    whole = jax.eval_shape(lambda: one.reset_env(jax.random.key(0), game_params))[0]
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
         params, statistics = acting(state)
-        obs = _with_critics_part(obs, whole())
+        obs = _with_critics_part(obs, whole)
         outputs, value, carry = policy.apply(params, obs if statistics is None else normalize(statistics, obs), carry)
         batch = value.shape if num_values == 1 else value.shape[:-1]
         return head.to_env(head.choose(head.distribution(outputs, mask), key, batch, deterministic)), carry
