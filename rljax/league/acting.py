@@ -1,8 +1,8 @@
-"""Who chooses the actions of a rollout of games: the learner, the opponents on the lanes of its slots, and scripted players.
+"""Networks and scripted players choose the actions of a rollout of games.
 
-Arrays of games have the axes `[L, S, B]` (learner, slot, game), flattened. Where all players move at once, networks see only the
-seats that they may play: the learner's those of its team, the opponents' those of the others; and the lanes of slots whose games
-are all against scripted players are not asked.
+The networks are the learner's, and those of the opponents on the lanes of its slots. Where all players move at once, a network
+sees only the seats that it may play: the learner's those of its team, the opponents' the others. The lanes of slots whose games
+are all against scripted players are not asked. Arrays of games have the axes `[L, S, B]` (learner, slot, game), flattened.
 """
 
 from __future__ import annotations

@@ -110,7 +110,6 @@ def actor_player(actor: Actor, game: Game, params: Any, sample: bool = False, si
     if actor.name == "random":
         player = random_player
     elif actor.name == "mcts":
-        check_searchable(game, params)
         player = searching(make_mcts(game, params, num_simulations=simulations or MCTS_SIMULATIONS), game)
     elif actor.name in game.scripted:
         player = without_view(game.scripted[actor.name], params)

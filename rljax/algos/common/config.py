@@ -103,7 +103,7 @@ class ReplayConfig(LearnerConfig):
 
     @property
     def has_buffer(self) -> bool:
-        """Whether there is a buffer at all; offline algorithms may do without."""
+        """Return whether the algorithm has a replay buffer; offline algorithms have one only with `online`."""
         return True
 
     @property

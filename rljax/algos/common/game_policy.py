@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from rljax.algos.common.config import OnPolicyConfig
-from rljax.algos.common.policy import build_policy
+from rljax.algos.common.policy import build_policy, with_zeros_for_critic
 from rljax.collect.environments import make_game
 from rljax.collect.normalizers import normalize
 from rljax.core.agent import Act
@@ -17,7 +16,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.game import Game
 from rljax.core.game_wrappers import GROUP, OBS, PlayerGroups
 from rljax.core.versus import OnePlayer
-from rljax.core.wrappers import join_privileged, split_privileged
+from rljax.core.wrappers import split_privileged
 from rljax.nn.actions import ActionHead
 from rljax.nn.groups import GroupedPolicy, grouped_head
 
@@ -107,13 +106,7 @@ def _with_critics_part(obs: Any, whole: Any) -> Any:
                 f"[{groups}]}} of the player that acts; players of rljax.collect.games.policy_player add it"
             )
         return {OBS: _with_critics_part(obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
-    visible, hidden = split_privileged(whole)
-    if hidden is None:
+    if split_privileged(whole)[1] is None:
         return obs
-    public, _ = split_privileged(obs)
-    if not isinstance(public, Mapping):
-        public = {OBS: public}  # as `central_critic` has it
-    leaf, one = (jax.tree.leaves(x)[0] for x in (public, visible))
-    batch = leaf.shape[: leaf.ndim - one.ndim]
-    # Nothing that acts depends on them, so XLA drops them.
-    return join_privileged(public, jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden))
+    named = obs if isinstance(obs, Mapping) else {OBS: obs}  # as `central_critic` has it
+    return with_zeros_for_critic(named, whole)[0]

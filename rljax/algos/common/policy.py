@@ -237,24 +237,31 @@ def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str,
     return state.replace(key=key, env_state=env_state, obs=obs, carry=carry), steps
 
 
+def with_zeros_for_critic(obs: Any, whole: Any) -> tuple[Any, tuple[int, ...]]:
+    """Return observations with zeros in place of what only the critic sees, and their leading axes.
+
+    Args:
+        obs: observations, with or without what only the critic sees.
+        whole: the shapes of one observation.
+    """
+    (public, _), (visible, hidden) = split_privileged(obs), split_privileged(whole)
+    leaf, one = (jax.tree.leaves(x)[0] for x in (public, visible))
+    batch = leaf.shape[: leaf.ndim - one.ndim]
+    # Nothing that acts depends on the zeros, so XLA drops them.
+    return join_privileged(public, jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)), batch
+
+
 def policy_act(parts: PolicyParts) -> Act:
     """`Agent.act` for states with `params` and `obs_statistics`: the mode, or a sample.
 
     Observations may come without what only the critic sees.
     """
     whole = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
-    visible, hidden = split_privileged(whole)
-    ndim = jax.tree.leaves(visible)[0].ndim
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
-        public, _ = split_privileged(obs)
-        leaf = jax.tree.leaves(public)[0]
-        batch = leaf.shape[: leaf.ndim - ndim]
-        # Zeros in place of what only the critic sees: nothing that acts depends on it, so XLA drops it.
-        zeros = jax.tree.map(lambda x: jnp.zeros((*batch, *x.shape), x.dtype), hidden)
-        obs = join_privileged(public, zeros)
+        obs, batch = with_zeros_for_critic(obs, whole)
         outputs, _, carry = policy_and_value(parts, state.params, normalize_obs(state, obs), carry)
         distribution = parts.head.distribution(outputs, mask)
         return parts.head.to_env(parts.head.choose(distribution, key, batch, deterministic)), carry

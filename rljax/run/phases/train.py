@@ -13,7 +13,7 @@ import jax
 from rljax.core.config import OBJECT_PREFIX, Config, class_name
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
 from rljax.core.places import atomic_folder, lock_folder
-from rljax.run.files.checkpoint import CHECKPOINTS, check_path, link
+from rljax.run.files.checkpoint import CHECKPOINTS, check_path, link, noted_best
 from rljax.run.files.folder import (
     CONFIG_FILE,
     PHASES_FILE,
@@ -171,7 +171,7 @@ def is_finished(run: Path) -> bool:
 
 def _link_best(run: Path) -> None:
     """Link the best checkpoint of a finished run, which other phases read: a kill may have come before the last link."""
-    step = load_checkpoint(run).meta.get("best_step")
+    step = noted_best(run / CHECKPOINTS)
     if step is not None:
         link(run / CHECKPOINTS, "best", step)
 
