@@ -1,6 +1,6 @@
 """The environments in pure JAX, one file each, and the registry that makes them by id."""
 
-from rljax.core.versus import Versus
+from rljax.core.games.versus import Versus
 from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole
 from rljax.envs.command import Command

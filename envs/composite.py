@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment, bounded
-from rljax.core.spaces import Box, Dict, Discrete
+from rljax.core.environments.environment import Environment, bounded
+from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
 NUM_VERBS = 4

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 
 HEROES = 8
 ORDER = np.array([0, 1, 1, 0])

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
 from rljax.core.errors import ConfigError, check_int
-from rljax.core.game import Game
-from rljax.core.game_wrappers import Step, WrappedGame
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import Step, WrappedGame
 from rljax.core.keys import draw
-from rljax.core.spaces import Box, Dict, Discrete, as_space
 
 WIN, FOLLOW = "win", "follow"
 """Reward components: the game's own reward, and the reward for following the goal."""

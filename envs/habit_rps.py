@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import bounded
-from rljax.core.game import Game, ScriptedPlayer
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.environment import bounded
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game, ScriptedPlayer
 
 SIGNS = ("rock", "paper", "scissors")
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 
 FOLD, CALL, RAISE = 0, 1, 2
 MAX_RAISES, MAX_MOVES = 2, 4

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.core.environment import Environment
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.envs import drawing
 from rljax.envs.lander_physics import (
     CENTERS,

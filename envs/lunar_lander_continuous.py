@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from rljax.core.spaces import Box
+from rljax.core.environments.spaces import Box
 from rljax.envs.lander_physics import LunarLanderParams
 from rljax.envs.lunar_lander import LunarLander
 

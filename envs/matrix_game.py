@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.games.game import Game
 
 
 @struct.dataclass

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.envs import drawing
 
 

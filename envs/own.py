@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rljax.core.config import OBJECT_PREFIX
 from rljax.core.errors import ConfigError
 from rljax.core.own import import_own
+from rljax.core.plain import OBJECT_PREFIX
 
 
 def import_env(env_id: str) -> Callable[..., Any]:

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install
-from rljax.core.spaces import Box, Discrete
 
 
 @struct.dataclass

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game, outcome_at
+from rljax.core.games.game import Game, outcome_at
 from rljax.envs.pgx_api import FromPgx, PgxParams
 
 TURN_GAPS = {"backgammon": 4, "leduc_holdem": 2}

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment, EnvParams, bounded
-from rljax.core.spaces import Box, Discrete, MultiDiscrete
+from rljax.core.environments.environment import Environment, EnvParams, bounded
+from rljax.core.environments.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs import drawing
 
 _Step = tuple[jax.Array, "ProbeState", jax.Array, jax.Array, dict[str, Any]]

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.core.chance import step_shapes, uses_key
-from rljax.core.environment import BELIEF, METRICS, action_mask_of, strong, tree_where
+from rljax.core.environments.environment import BELIEF, METRICS, action_mask_of, strong, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import RESULT, Game
+from rljax.core.games.chance import step_shapes, uses_key
+from rljax.core.games.game import RESULT, Game
 
 
 class RaceState(NamedTuple):

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.config import OBJECT_PREFIX, freeze
 from rljax.core.contract import attribute, name_of
-from rljax.core.environment import Environment, field_names, outside_bounds, with_fields
+from rljax.core.environments.environment import Environment, field_names, outside_bounds, with_fields
+from rljax.core.environments.spaces import as_space
+from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.own import is_path, path_of
-from rljax.core.spaces import as_space
-from rljax.core.wrappers import Wrapper
+from rljax.core.plain import OBJECT_PREFIX, freeze
 from rljax.envs import adapters
 from rljax.envs.acrobot import Acrobot
 from rljax.envs.cartpole import CartPole

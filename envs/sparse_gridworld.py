@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import check_int
-from rljax.core.spaces import Box, Discrete
 from rljax.envs import drawing
 
 ROOM_HEIGHT = 3

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import Environment, bounded
+from rljax.core.environments.environment import Environment, bounded
+from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.core.errors import ConfigError, check_int
-from rljax.core.spaces import Box, Dict, Discrete
 from rljax.envs import drawing
 
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import bounded
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.environment import bounded
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 from rljax.envs import drawing
 
 SIZE = 7

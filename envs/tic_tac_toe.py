@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 from rljax.envs import drawing
 
 LINES = np.array([[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]])

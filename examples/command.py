@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import rljax
-from rljax.core.wrappers import Wrapper
+from rljax.core.environments.wrappers import Wrapper
 from rljax.envs import Command
 
 parser = argparse.ArgumentParser(description="Commanded against achieved, for an agent that is told and one that is not.")

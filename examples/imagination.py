@@ -16,7 +16,7 @@ import rljax
 from rljax.algos.dreamer.openloop import shuffled_actions
 from rljax.algos.dreamer.replay import replayed_normalized
 from rljax.collect.replay import sample_windows
-from rljax.nn.transforms import symexp
+from rljax.nn.modules.transforms import symexp
 
 parser = argparse.ArgumentParser(description="Open-loop predictions of a world model, beside what happened.")
 parser.add_argument("--total-timesteps", type=int, default=8_000, help="budget of the training")

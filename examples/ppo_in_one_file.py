@@ -41,8 +41,8 @@ class ActorCritic(nn.Module):
         def mlp(outputs, gain):
             x = obs
             for _ in range(2):
-                x = nn.tanh(nn.Dense(64, kernel_init=rljax.nn.initializers.orthogonal(2**0.5))(x))
-            return nn.Dense(outputs, kernel_init=rljax.nn.initializers.orthogonal(gain))(x)
+                x = nn.tanh(nn.Dense(64, kernel_init=rljax.nn.modules.initializers.orthogonal(2**0.5))(x))
+            return nn.Dense(outputs, kernel_init=rljax.nn.modules.initializers.orthogonal(gain))(x)
 
         return mlp(2, 0.01), mlp(1, 1.0)[..., 0]
 

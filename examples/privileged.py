@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import rljax
-from rljax.core.wrappers import PublicObservation
+from rljax.core.environments.wrappers import PublicObservation
 from rljax.envs import HiddenBit
 
 parser = argparse.ArgumentParser(description="A critic that sees a hidden bit against one that does not.")

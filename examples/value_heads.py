@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import rljax
-from rljax.core.wrappers import PublicObservation
+from rljax.core.environments.wrappers import PublicObservation
 from rljax.envs import HiddenBit
 
 parser = argparse.ArgumentParser(description="Two value heads against one for the sum of the rewards.")

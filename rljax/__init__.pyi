@@ -130,12 +130,13 @@ from .collect.normalizers import ReturnNormalizer
 from .collect.returns import gae, lambda_returns, q_lambda_returns, upgo, vtrace
 from .core.agent import Agent, make_agent
 from .core.check import check_environment
-from .core.config import Config, load_config, preset_names
-from .core.environment import Environment, EnvParams, EnvState
+from .core.config import Config
+from .core.config_files import load_config, preset_names
+from .core.environments.environment import Environment, EnvParams, EnvState
+from .core.environments.spaces import Box, Dict, Discrete, MultiDiscrete
+from .core.environments.wrappers import PixelObservation
 from .core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
-from .core.game import Game, batch_players, team_reward, unbatch_players
-from .core.spaces import Box, Dict, Discrete, MultiDiscrete
-from .core.wrappers import PixelObservation
+from .core.games.game import Game, batch_players, team_reward, unbatch_players
 from .envs import env_ids, make_env, register_env
 from .league.training import (
     GameParts,
@@ -148,9 +149,9 @@ from .league.training import (
     game_update,
     league_step,
 )
+from .nn.latent.rssm import RSSM, Latent, kl_loss
+from .nn.modules.transforms import TwoHot
 from .nn.opponents import load_opponent_model
-from .nn.rssm import RSSM, Latent, kl_loss
-from .nn.transforms import TwoHot
 from .planning.alphazero import AlphaZeroConfig
 from .planning.mcts import make_mcts
 from .run.compile.program import CompileReport, compile_for

@@ -17,7 +17,12 @@ PACKAGES = (
     "collect",
     "collect.curriculum",
     "core",
+    "core.environments",
+    "core.games",
     "nn",
+    "nn.latent",
+    "nn.modules",
+    "nn.outputs",
     "run",
     "run.bench",
     "run.demos",
@@ -36,7 +41,7 @@ LOCK = threading.RLock()
 
 
 def modules_when_asked() -> None:
-    """Let `rljax.core.versus` be there after `import rljax`, and so for every module of these packages."""
+    """Let `rljax.core.games.versus` be there after `import rljax`, and so for every module of these packages."""
     for package in PACKAGES:
         name = f"rljax.{package}"
         importlib.import_module(name)

@@ -4,9 +4,16 @@
 """
 
 from rljax.collect.randomize import RandomizeParams
-from rljax.core.observation_wrappers import FrameStack, GrayScale, Resize
-from rljax.core.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, ShapeReward, StickyActions
-from rljax.core.wrappers import ClipReward, EpisodeStatistics, FlattenObservation, PixelObservation, TimeLimit, Wrapper
+from rljax.core.environments.observation_wrappers import FrameStack, GrayScale, Resize
+from rljax.core.environments.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, ShapeReward, StickyActions
+from rljax.core.environments.wrappers import (
+    ClipReward,
+    EpisodeStatistics,
+    FlattenObservation,
+    PixelObservation,
+    TimeLimit,
+    Wrapper,
+)
 
 __all__ = [
     "ActionRepeat",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rljax.cli.main import main
-from rljax.core.config import holds_phases, load_config
+from rljax.core.config_files import holds_phases, load_config
 from rljax.run.export.web.runtime import is_there, runtime_folder
 from rljax.run.phases.plan import load_phases
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.core.config import config_table, load_config
+from rljax.core.config_files import config_table, load_config
 from rljax.run.reproduce import EXPERIMENTS
 from rljax.run.reproduce.experiments import FIRST_SEED
 from rljax.run.reproduce.report import summarize, to_plain

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import Environment
+from rljax.core.environments.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install
 
 PLAIN = (bool, int, float, str)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.core.environment import EnvParams, EnvState
-from rljax.core.spaces import Box, Dict
-from rljax.core.wrappers import PRIVILEGED
+from rljax.core.environments.environment import EnvParams, EnvState
+from rljax.core.environments.spaces import Box, Dict
+from rljax.core.environments.wrappers import PRIVILEGED
 from rljax.envs.adapters import FromSuite, like, raw_key
 
 PRIVILEGED_STATE = "privileged_state"

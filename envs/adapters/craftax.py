@@ -14,8 +14,8 @@ from craftax.craftax_classic.constants import Achievement as ClassicAchievement
 from craftax.craftax_classic.renderer import make_craftax_pixel_renderer as make_classic_pixel_renderer
 from craftax.craftax_env import make_craftax_env_from_name
 
+from rljax.core.environments.spaces import as_space
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import as_space
 from rljax.envs.adapters import FromSuite, check_name
 
 NAMES = ("Craftax-Symbolic-v1", "Craftax-Pixels-v1", "Craftax-Classic-Symbolic-v1", "Craftax-Classic-Pixels-v1")

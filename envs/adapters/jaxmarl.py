@@ -12,10 +12,10 @@ import jaxmarl
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.smax import map_name_to_scenario
 
+from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
+from rljax.core.environments.wrappers import PRIVILEGED
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, Discrete, as_space
-from rljax.core.wrappers import PRIVILEGED
+from rljax.core.games.game import Game
 from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
 WORLD = "world_state"

@@ -14,7 +14,7 @@ from flax import struct
 from jumanji import specs
 from jumanji.registration import _REGISTRY, load
 
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete
 from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, plain_arguments, raw_key, with_arguments
 
 MASK = "action_mask"

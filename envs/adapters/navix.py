@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import navix
 
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.core.spaces import Box, Discrete
 from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
 OBSERVATIONS = ("symbolic", "symbolic_first_person", "categorical", "categorical_first_person", "rgb", "rgb_first_person")

@@ -11,7 +11,7 @@ import numpy as np
 import xminigrid
 from xminigrid.rendering.rgb_render import render as draw_rgb
 
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.envs.adapters import FromSuite, check_name, like, raw_key
 
 TILES = 16

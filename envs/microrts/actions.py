@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.bits import count, nth, pack, unpack, words
-from rljax.envs.microrts.engine import IN_REACH, Padded, along, around, is_legal, of_type, paid, resources_left
-from rljax.envs.microrts.layout import games_last, once
-from rljax.envs.microrts.state import LegalOrders, Orders, RTSState
-from rljax.envs.microrts.units import (
+from rljax.envs.microrts.rules.bits import count, nth, pack, unpack, words
+from rljax.envs.microrts.rules.engine import IN_REACH, Padded, along, around, is_legal, of_type, paid, resources_left
+from rljax.envs.microrts.rules.layout import games_last, once
+from rljax.envs.microrts.rules.state import LegalOrders, Orders, RTSState
+from rljax.envs.microrts.rules.units import (
     ATTACK,
     BASE,
     COST,

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError, shown
-from rljax.core.versus import Versus, VersusState, drawn_carry, drawn_once, one_of, without_view
-from rljax.envs.microrts import engine
-from rljax.envs.microrts.bots import find_bots
+from rljax.core.games.versus import Versus, VersusState, drawn_carry, drawn_once, one_of, without_view
 from rljax.envs.microrts.game import MicroRTS, RTSParams
-from rljax.envs.microrts.players import actions_of, scripted_player
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.scripted.bots import find_bots
+from rljax.envs.microrts.scripted.players import actions_of, scripted_player
 
 
 class MicroRTSBots(Versus):
@@ -23,7 +23,7 @@ class MicroRTSBots(Versus):
     `info["metrics"]` has the share of games won, "win", and drawn, "draw".
 
     Args:
-        opponents: names in `rljax.envs.microrts.bots.SCRIPTED`.
+        opponents: names in `rljax.envs.microrts.scripted.bots.SCRIPTED`.
         map_name, actions, observation, fog, max_entities, wait_cycles, wait_until_change: as in `MicroRTS`.
     """
 

@@ -20,14 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.spaces import Dict, Discrete
+from rljax.core.environments.spaces import Dict, Discrete
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, cell_mask
-from rljax.envs.microrts.engine import is_idle, legal_orders
-from rljax.envs.microrts.layout import once
 from rljax.envs.microrts.observation import visible_cells
-from rljax.envs.microrts.seats import TURNED
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import (
+from rljax.envs.microrts.rules.engine import is_idle, legal_orders
+from rljax.envs.microrts.rules.layout import once
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.units import (
     ATTACK,
     ATTACK_TIME,
     EMPTY,
@@ -42,7 +41,8 @@ from rljax.envs.microrts.units import (
     RETURN,
     RETURN_TIME,
 )
-from rljax.envs.microrts.waits import Waits
+from rljax.envs.microrts.rules.waits import Waits
+from rljax.envs.microrts.seats import TURNED
 
 WAIT = 0
 """The order to wait."""

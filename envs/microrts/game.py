@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import tree_where
+from rljax.core.environments.environment import tree_where
+from rljax.core.environments.spaces import Box, Dict, MultiDiscrete
 from rljax.core.errors import ConfigError, check_int, did_you_mean, shown
-from rljax.core.game import RESULT, Game, ScriptedPlayer
-from rljax.core.spaces import Box, Dict, MultiDiscrete
-from rljax.envs.microrts import engine, picture, words
+from rljax.core.games.game import RESULT, Game, ScriptedPlayer
+from rljax.envs.microrts import picture, words
 from rljax.envs.microrts.actions import (
     NUM_ORDERS,
     cell_mask,
@@ -25,10 +25,7 @@ from rljax.envs.microrts.actions import (
     player_masks,
     read_heads,
 )
-from rljax.envs.microrts.bots import SCRIPTED
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
-from rljax.envs.microrts.layout import games_last, over_cells
-from rljax.envs.microrts.maps import find_map
 from rljax.envs.microrts.observation import (
     ENTITY_FEATURES,
     NUM_PLANES,
@@ -37,11 +34,28 @@ from rljax.envs.microrts.observation import (
     feature_planes,
     visible_cells,
 )
-from rljax.envs.microrts.players import scripted_player
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.layout import games_last, over_cells
+from rljax.envs.microrts.rules.maps import find_map
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.units import (
+    ATTACK,
+    BARRACKS,
+    BASE,
+    HARVEST,
+    HEADS,
+    HEAVY,
+    LIGHT,
+    NONE,
+    PRODUCE,
+    RANGED,
+    RETURN,
+    WORKER,
+)
+from rljax.envs.microrts.rules.waits import Waits
+from rljax.envs.microrts.scripted.bots import SCRIPTED
+from rljax.envs.microrts.scripted.players import scripted_player
 from rljax.envs.microrts.seats import TURNED, turn_actions
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEADS, HEAVY, LIGHT, NONE, PRODUCE, RANGED, RETURN, WORKER
-from rljax.envs.microrts.waits import Waits
 
 ACTIONS = ("cells", "gridnet", "units")
 OBSERVATIONS = ("planes", "paper", "entities")
@@ -89,7 +103,7 @@ class MicroRTS(Game):
     and 1 (Huang et al., 2021).
 
     Args:
-        map_name: a name in `rljax.envs.microrts.maps.MAPS`.
+        map_name: a name in `rljax.envs.microrts.rules.maps.MAPS`.
         actions: "cells", "gridnet" or "units".
         observation: "planes", "paper" or "entities".
         fog: whether players see only cells within the sight of their units.

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.bits import pack, unpack, words
-from rljax.envs.microrts.layout import games_last, once
-from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT, TURNED_DIRECTIONS
+from rljax.envs.microrts.rules.bits import pack, unpack, words
+from rljax.envs.microrts.rules.layout import games_last, once
+from rljax.envs.microrts.rules.state import RTSState
+from rljax.envs.microrts.rules.units import ATTACK, EMPTY, NONE, NUM_TYPES, SIGHT, TURNED_DIRECTIONS
 
 PAPER_PLANES = 5 + 5 + 3 + (NUM_TYPES + 1) + 6
 """The 27 planes of Gym-microRTS, each one-hot: hit points 0 to 4 and more, resources carried 0 to 4 and more, owner (none,

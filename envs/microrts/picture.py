@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, DIRECTIONS, HP, NONE, OFFSETS, RESOURCE
+from rljax.envs.microrts.rules.state import RTSState
+from rljax.envs.microrts.rules.units import ATTACK, BARRACKS, BASE, DIRECTIONS, HP, NONE, OFFSETS, RESOURCE
 
 # Colours and sizes of Resource, Base, Barracks, Worker, Light, Heavy, Ranged.
 _FILL = np.array([(0, 170, 0), (230, 230, 230), (150, 150, 150), (140, 140, 140), (255, 160, 40), (250, 230, 60), (70, 220, 230)])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.envs.microrts.actions import ORDERS
-from rljax.envs.microrts.units import ATTACK, NONE, OFFSETS, TURNED_DIRECTIONS, TURNED_HEADS
+from rljax.envs.microrts.rules.units import ATTACK, NONE, OFFSETS, TURNED_DIRECTIONS, TURNED_HEADS
 
 
 def _turned_orders() -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rljax.envs.microrts.actions import ORDERS
-from rljax.envs.microrts.units import ACTION_NAMES, ATTACK, EMPTY, NONE, OFFSETS, PRODUCE, RESOURCE, UNIT_NAMES
+from rljax.envs.microrts.rules.units import ACTION_NAMES, ATTACK, EMPTY, NONE, OFFSETS, PRODUCE, RESOURCE, UNIT_NAMES
 
 SYMBOLS = ("$", "B", "K", "W", "L", "H", "R")
 """A letter for each type of unit; those of the opponent are small."""

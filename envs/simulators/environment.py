@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import Environment, SimulatorParams
+from rljax.core.environments.environment import Environment, SimulatorParams
 from rljax.core.errors import ConfigError
 from rljax.core.host import host_call
 from rljax.envs.simulators.processes import Plan, SimulatorError, Simulators

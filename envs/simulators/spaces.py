@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rljax.core.errors import ConfigError, shown
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rljax.envs.simulators.processes import Layout
 from rljax.envs.simulators.worker import CHANNELS_FIRST, GRAY
 

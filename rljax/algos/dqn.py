@@ -73,7 +73,7 @@ from rljax.core.devices import over_devices
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 from rljax.core.state import buffer, copy_of_params
-from rljax.nn.classes import entry_of
+from rljax.nn.modules.classes import entry_of
 
 
 @algorithm("dqn")

@@ -44,13 +44,13 @@ from rljax.collect.rollout import Steps, episode_metrics
 from rljax.collect.streams import Streams, batch_major, episode_starts, own_mean, traced_seat
 from rljax.core.agent import Agent, Halves, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.environment import is_outside_jax
+from rljax.core.environments.environment import is_outside_jax
+from rljax.core.environments.spaces import action_heads
 from rljax.core.errors import ConfigError
 from rljax.core.keys import apart
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.core.spaces import action_heads
 from rljax.core.state import buffer, copy_of_params, per_environment
-from rljax.nn.actions import ActionHead
+from rljax.nn.outputs.actions import ActionHead
 from rljax.nn.policy import Policy
 
 

@@ -23,15 +23,15 @@ from rljax.collect.demos import Dataset, Window
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
 from rljax.collect.rollout import reset_carry
 from rljax.core.agent import Metrics
+from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError, check_int, shown
-from rljax.core.game import Game
+from rljax.core.games.game import Game
+from rljax.core.games.versus import Versus, check_scripted, one_of, without_view
 from rljax.core.keys import as_key
-from rljax.core.versus import Versus, check_scripted, one_of, without_view
-from rljax.core.wrappers import split_privileged
+from rljax.nn.latent.vae import BetaVAE, beta_vae_loss
 from rljax.nn.observations import flat_axes
 from rljax.nn.opponents import Observed, OpponentModel, check_observed, observed_row, slide
 from rljax.nn.spec import SIZES_ALLOWED, are_sizes
-from rljax.nn.vae import BetaVAE, beta_vae_loss
 
 
 def against_scripted(game: Game, env_params: Any, names: Sequence[str]) -> Versus:

@@ -51,11 +51,11 @@ from rljax.collect.rollout import Steps, episode_metrics
 from rljax.collect.streams import Streams, batch_major, episode_starts, flat_steps, own_mean, own_std, own_steps, traced_seat
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
+from rljax.core.environments.spaces import action_heads
+from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import action_heads
 from rljax.core.state import per_environment, statistics
-from rljax.core.wrappers import split_privileged
-from rljax.nn.actions import ActionHead
+from rljax.nn.outputs.actions import ActionHead
 from rljax.nn.policy import Policy
 
 

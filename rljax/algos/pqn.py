@@ -42,7 +42,7 @@ from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import MIN_DIVISOR, algorithm, leaf, static
-from rljax.nn.classes import entry_of
+from rljax.nn.modules.classes import entry_of
 
 
 @algorithm("pqn")

@@ -56,8 +56,8 @@ from rljax.collect.rollout import Steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import MIN_DIVISOR, algorithm, leaf, static
 from rljax.core.devices import over_devices
+from rljax.core.environments.spaces import Box
 from rljax.core.keys import draw
-from rljax.core.spaces import Box
 from rljax.core.state import buffer, copy_of_params
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import rljax
 from rljax.cli.options import Saved, Train
-from rljax.core.config import find_algorithm, holds_phases, names_algorithm
+from rljax.core.config_files import find_algorithm, holds_phases, names_algorithm
 from rljax.core.errors import ConfigError
 from rljax.core.places import numbered
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta

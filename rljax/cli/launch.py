@@ -17,7 +17,8 @@ from rljax.cli.folders import folder_name, free_folder
 from rljax.cli.options import Launch
 from rljax.cli.overrides import merge_tables
 from rljax.cli.phases import changed_phases
-from rljax.core.config import Config, dump_config, env_name, holds_phases, load_config
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import dump_config, holds_phases, load_config
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, shown
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import check_num_seeds

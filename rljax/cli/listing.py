@@ -15,13 +15,21 @@ import jax
 import numpy as np
 
 from rljax.cli.options import List
-from rljax.core.chance import is_random
-from rljax.core.config import ALGORITHMS, Config, dump_config, find_algorithm, load_config, preset_names, preset_text, to_plain
+from rljax.core.config import ALGORITHMS, Config
+from rljax.core.config_files import (
+    dump_config,
+    find_algorithm,
+    load_config,
+    preset_names,
+    preset_text,
+)
 from rljax.core.contract import innermost, is_known
-from rljax.core.environment import Environment, attribute
+from rljax.core.environments.environment import Environment, attribute
+from rljax.core.environments.spaces import space_text
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
-from rljax.core.game import Game
-from rljax.core.spaces import space_text
+from rljax.core.games.chance import is_random
+from rljax.core.games.game import Game
+from rljax.core.plain import to_plain
 from rljax.envs import env_ids, game_ids, gymnax_env_ids, make_env
 from rljax.envs.about import constructor_arguments, describe_env, is_probe, sentence
 from rljax.envs.adapters import SUITES, Suite, suite_ids

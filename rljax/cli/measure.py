@@ -11,7 +11,7 @@ from typing import Any
 
 from rljax.cli.options import Bench, Compile, Reproduce
 from rljax.cli.overrides import merge_tables
-from rljax.core.config import load_config
+from rljax.core.config_files import load_config
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.run.view.layout import columns, say, wrap_text
 

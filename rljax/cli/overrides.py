@@ -75,7 +75,7 @@ def merge_tables(load: Callable[[], Any], overrides: dict[str, Any]) -> dict[str
 
 def swallowed_hint(values: Mapping[str, Iterable[Any]]) -> str:
     """Return a hint if an option may have taken the preset after it as one of its values, else ""."""
-    from rljax.core.config import preset_names
+    from rljax.core.config_files import preset_names
 
     for name, given in values.items():
         for value in given:

@@ -172,7 +172,8 @@ def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str |
     suspects = [field for field, name in names.items() if difflib.get_close_matches(name, options, n=1, cutoff=0.6)]
     if not suspects:
         return  # The usual case, in which no algorithm but the chosen one is imported.
-    from rljax.core.config import ALGORITHMS, names_own
+    from rljax.core.config import ALGORITHMS
+    from rljax.core.config_files import names_own
 
     if source is not None and names_own(source):
         return

@@ -14,7 +14,8 @@ import numpy as np
 from rljax.cli.folders import folder_name, free_folder
 from rljax.cli.options import Sweep, Tune
 from rljax.cli.overrides import swallowed_hint
-from rljax.core.config import env_name, load_config
+from rljax.core.config import env_name
+from rljax.core.config_files import load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted
 from rljax.run.episodes import check_one_run

@@ -20,7 +20,8 @@ from rljax.collect.environments import evaluation_opponent, make_evaluation_env,
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.resets import describe_resets
 from rljax.core.agent import Agent
-from rljax.core.config import Config, env_name, load_config
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted, printable
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, read_config, refuse_packed, split_path

@@ -12,15 +12,22 @@ from rljax.collect.randomize import randomized
 from rljax.core.check import check_play
 from rljax.core.config import Config
 from rljax.core.contract import KNOWN, check_contract, is_foreign, is_known, warn_of
-from rljax.core.environment import SimulatorParams, is_outside_jax
+from rljax.core.environments.environment import SimulatorParams, is_outside_jax
+from rljax.core.environments.observation_wrappers import FrameStack
+from rljax.core.environments.spaces import Dict, as_space
+from rljax.core.environments.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, StickyActions
+from rljax.core.environments.wrappers import (
+    PRIVILEGED,
+    ClipReward,
+    EpisodeStatistics,
+    FlattenObservation,
+    PublicObservation,
+    TimeLimit,
+)
 from rljax.core.errors import ConfigError, shown
-from rljax.core.game import Game
-from rljax.core.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
-from rljax.core.observation_wrappers import FrameStack
-from rljax.core.spaces import Dict, as_space
-from rljax.core.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, StickyActions
-from rljax.core.versus import Versus
-from rljax.core.wrappers import PRIVILEGED, ClipReward, EpisodeStatistics, FlattenObservation, PublicObservation, TimeLimit
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
+from rljax.core.games.versus import Versus
 from rljax.envs import game_ids, resolve_env
 
 EVALUATION_OPPONENT = "random play"

@@ -11,12 +11,12 @@ from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry, state_explained
-from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
+from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
 from rljax.core.errors import check_whole
+from rljax.core.games.versus import advance_carry
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.core.versus import advance_carry
 
 MAX_EVALUATION_STEPS = 27_000
 """Largest number of steps of an evaluated episode; a longer one is cut and counts with its return so far. This is Atari's limit

@@ -29,9 +29,9 @@ from rljax.collect.normalizers import (
 from rljax.collect.streams import own_mean
 from rljax.core.agent import Metrics
 from rljax.core.config import MAX_FLOAT, MIN_DIVISOR
-from rljax.core.environment import strong
+from rljax.core.environments.environment import strong
+from rljax.core.environments.wrappers import flatten_observation
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.core.wrappers import flatten_observation
 from rljax.nn.networks import FeedForward
 from rljax.nn.spec import MAX_SIZE, SIZES_ALLOWED, are_sizes, is_size
 

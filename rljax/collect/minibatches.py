@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.devices import over_devices
-from rljax.core.environment import tree_where
+from rljax.core.environments.environment import tree_where
 from rljax.core.keys import draw
 
 S = TypeVar("S", bound=Any)

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import step_shapes
-from rljax.core.environment import field_names, outside_bounds, with_fields
+from rljax.core.environments.environment import field_names, outside_bounds, with_fields
+from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
-from rljax.core.wrappers import Wrapper
+from rljax.core.games.chance import step_shapes
 
 
 class RandomizedState(NamedTuple):

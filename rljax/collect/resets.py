@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 from flax import struct
 
-from rljax.core.chance import step_shapes
 from rljax.core.config import Config
-from rljax.core.environment import is_outside_jax, strong
+from rljax.core.environments.environment import is_outside_jax, strong
+from rljax.core.games.chance import step_shapes
 from rljax.core.keys import apart, draw
 from rljax.core.memory import tree_bytes
 from rljax.core.operations import count_operations

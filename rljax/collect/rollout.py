@@ -13,8 +13,8 @@ from flax.core import FrozenDict
 from rljax.collect.resets import EnvironmentNoise, fresh_episodes, fresh_pool
 from rljax.collect.scans import packed_scan
 from rljax.core.agent import Metrics
-from rljax.core.environment import METRICS, action_mask_of, step_or_restart
-from rljax.nn.composite import legal_given
+from rljax.core.environments.environment import METRICS, action_mask_of, step_or_restart
+from rljax.nn.outputs.composite import legal_given
 
 
 class Steps(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 
 from rljax.core.config import ALGORITHMS, Config
 from rljax.core.devices import check_platform, shard_state
-from rljax.core.environment import same_structure
+from rljax.core.environments.environment import same_structure
 from rljax.core.errors import ConfigError, RljaxError, shown
 
 Metrics = dict[str, jax.Array]

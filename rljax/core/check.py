@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_in_step, fault_of, num_outcomes, play_chance, step_shapes
 from rljax.core.contract import Subject, check_contract, is_known, warn_of
-from rljax.core.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
+from rljax.core.environments.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
+from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.game import LEVEL, Game, side_rewards
+from rljax.core.games.chance import draws_in_step, fault_of, num_outcomes, play_chance, step_shapes
+from rljax.core.games.game import LEVEL, Game, side_rewards
+from rljax.core.games.versus import random_actions
 from rljax.core.memory import tree_bytes
-from rljax.core.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
-from rljax.core.versus import random_actions
 
 NUM_ENVS, NUM_STEPS, NUM_STARTS = 8, 128, 4
 

@@ -11,32 +11,24 @@ import functools
 import importlib
 import importlib.resources
 import math
-import os
 import re
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import tomli_w
 from flax.core import FrozenDict
 
 from rljax.algorithms import MODULES
 from rljax.core.errors import ConfigError, did_you_mean, shortened, shown
-from rljax.core.own import ADDRESSES, import_own, is_path, path_of
+from rljax.core.own import path_of
+from rljax.core.plain import freeze, is_real, to_plain
+from rljax.moved import moved_names
 
 T = TypeVar("T")
 
-PHASES = "phases"
-"""Table of a TOML file that has a table for each phase of a run."""
-
-OBJECT_PREFIX = "object:"
-"""Prefix with which an environment or network given as an object is written to TOML, "object:module:Class"; this is no id."""
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 """An algorithm's name, which is also that of the folders of its runs."""
@@ -47,20 +39,12 @@ MAX_COUNT = 2**31 - 1
 MAX_STEPS = 2**53
 """Largest number of environment steps: they are counted on the host, and every JSON reader knows whole numbers up to here."""
 
-MAX_INTEGER = 2**63 - 1
-"""TOML's largest whole number."""
 
 MAX_FLOAT = float(np.finfo(np.float32).max)
 """Largest float: a larger number is infinite in a compiled program."""
 
 MIN_DIVISOR = 1e-30
 """Smallest float of a field that a program divides by, or takes the logarithm of: smaller ones may count as 0 there."""
-
-MAX_DEPTH = 32
-"""Largest depth of nested tables and lists in a configuration."""
-
-MAX_FILE_BYTES = 1_000_000
-"""Largest size of a configuration file."""
 
 
 class Algorithms(MutableMapping[str, Any]):
@@ -372,7 +356,7 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
             example = '["a", "b"]' if typing.get_args(kind)[0] is str else "[1.0, 0.5]"
             raise ConfigError(f"{name} = {shown(value)}: expected a list, such as {example}")
         return tuple(_validate(f"{name}[{i}]", x, typing.get_args(kind)[0], metadata) for i, x in enumerate(value))
-    if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf") and _is_real(value.dtype):
+    if isinstance(value, (jax.Array, np.ndarray)) and metadata.get("leaf") and is_real(value.dtype):
         if isinstance(value, jax.core.Tracer):
             return value  # there is no number to check
         if value.ndim:
@@ -413,15 +397,6 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
     return freeze(name, value)
 
 
-def _is_real(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating))
-
-
-def _is_plain(dtype: Any) -> bool:
-    """Return whether a scalar of this dtype can be written in TOML and JSON."""
-    return _is_real(dtype) or bool(jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, np.str_))
-
-
 def _describe_allowed(kind: Any, metadata: Mapping[str, Any], optional: bool) -> str:
     if metadata.get("choices"):
         text = "one of " + ", ".join(repr(c) for c in metadata["choices"])
@@ -433,72 +408,6 @@ def _describe_allowed(kind: Any, metadata: Mapping[str, Any], optional: bool) ->
     return text + (' or "none"' if optional else "")
 
 
-def freeze(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a hashable value, so that a config can be static under jit: tables become FrozenDict and lists become tuples."""
-    if depth > MAX_DEPTH:
-        raise ConfigError(f"{name}: tables and lists are nested more than {MAX_DEPTH} deep")
-    if isinstance(value, Mapping):
-        strange = [key for key in value if not isinstance(key, str)]
-        if strange:
-            raise ConfigError(f"{name}: expected names as keys of a table, got {shown(strange[0])}")
-        return FrozenDict({k: freeze(name, v, depth + 1) for k, v in value.items()})
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise ConfigError(f"{name}: got {shown(value)}, expected whole numbers of 64 bits")
-    return tuple(freeze(name, v, depth + 1) for v in value) if isinstance(value, (list, tuple)) else value
-
-
-def preset_names() -> list[str]:
-    """Return the names of the presets that ship with rljax, sorted."""
-    folder = importlib.resources.files("rljax.configs")
-    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml"))
-
-
-def load_config(preset_or_path: str | Path, /, **overrides: Any) -> Any:
-    """Load a configuration from a preset's name or a TOML file's path, with some fields changed.
-
-    The file names its algorithm (`algorithm = "ppo"`); its other keys are the fields of that algorithm's configuration. The name
-    of an algorithm loads its defaults: `load_config("ppo", env="Acrobot-v1")`. An algorithm of your own is "module:Class", whose
-    module is imported.
-
-    Raises:
-        ConfigError: an unknown preset, algorithm or field (the closest match is named), a bad value, or a TOML syntax error
-            (with file, line and column).
-    """
-    source = str(preset_or_path)
-    if names_algorithm(source):
-        return find_algorithm(source)(**overrides)
-    table = read_table(source)
-    if "phases" in table and "algorithm" not in table:
-        raise ConfigError(f"{source}: a run of several phases, which only rljax train and rljax.fit_phases know")
-    return config_of(table, source, **overrides)
-
-
-def names_algorithm(source: str) -> bool:
-    """Return whether a text names an algorithm, with its defaults, rather than a preset or a file."""
-    own = is_path(source) and not source.startswith(ADDRESSES) and not _names_file(source)
-    return own or (source in ALGORITHMS and source not in preset_names())
-
-
-def find_algorithm(name: Any) -> type[Config]:
-    """Return the configuration class of an algorithm: one by its name, or one of the user's own by "module:Class".
-
-    Raises:
-        ConfigError: there is none; the message names the closest.
-    """
-    if isinstance(name, str) and is_path(name):
-        expected = 'a class under @algorithm("name")'
-        found: type[Config] = import_own("algorithm", name, _is_algorithm, "algorithm", expected)
-        return found
-    if not isinstance(name, str) or name not in ALGORITHMS:
-        own = 'your own is found by algorithm = "module:Class", or in Python once its module is imported'
-        raise ConfigError(f"algorithm = {shown(name)}: {did_you_mean(str(name), ALGORITHMS)}; {own}")
-    return ALGORITHMS[name]
-
-
-def _is_algorithm(x: Any) -> bool:
-    return isinstance(x, type) and issubclass(x, Config) and "algorithm" in vars(x)
-
-
 def algorithm_path(config_class: type[Config]) -> str:
     """Return how files and commands name an algorithm: one that comes with rljax by its name, one of the user's own by
     "module:Class", or by its name alone where no other process can import it."""
@@ -507,137 +416,9 @@ def algorithm_path(config_class: type[Config]) -> str:
     return name if ships else path_of(config_class) or name
 
 
-def names_own(source: str) -> bool:
-    """Return whether a text is "module:Class", or names a file with an algorithm of the user's own; nothing is imported."""
-    if names_algorithm(source):
-        return is_path(source)
-    try:
-        table = read_table(source)
-    except ConfigError:  # reported by who reads it to train
-        return False
-    phases = table.get(PHASES, {})
-    tables = [table, *(phases.values() if isinstance(phases, dict) else ())]
-    return any(is_path(str(each.get("algorithm"))) for each in tables if isinstance(each, dict))
-
-
-def holds_phases(source: str) -> bool:
-    """Return whether a preset or a TOML file describes a run of phases."""
-    return not names_algorithm(source) and PHASES in (table := read_table(source)) and "algorithm" not in table
-
-
-def read_table(preset_or_path: str | Path) -> dict[str, Any]:
-    """Read the TOML table of a preset or a file.
-
-    Raises:
-        ConfigError: an unknown preset, a file that cannot be read, or a syntax error.
-    """
-    source = str(preset_or_path)
-    return parse_toml(_read_text(source), source)
-
-
-def config_of(table: Mapping[str, Any], source: str, /, **overrides: Any) -> Any:
-    """Return the configuration that a table describes: its `algorithm`, and fields of that, some of them changed.
-
-    Raises:
-        ConfigError: an unknown algorithm or field, or a bad value; the message begins with `source`.
-    """
-    if "algorithm" not in table:
-        raise ConfigError(f"{source}: no 'algorithm' key, expected for example algorithm = \"ppo\"")
-    fields = {key: value for key, value in table.items() if key != "algorithm"}
-    try:
-        return find_algorithm(table["algorithm"])(**{**fields, **overrides})
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
-
-
-def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """Parse a TOML text into a table.
-
-    Raises:
-        ConfigError: a syntax error (with line and column), or values that Python's reader cannot read.
-    """
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ConfigError(f"{source}: tables or lists are nested too deep") from None
-    except ValueError as error:  # a TOMLDecodeError, or a whole number of thousands of digits
-        raise ConfigError(f"{source}: {error}") from None
-
-
-def _names_file(source: str) -> bool:
-    return source.endswith(".toml") or os.path.isfile(source)
-
-
-def _read_text(source: str) -> str:
-    if _names_file(source):
-        try:
-            if os.path.getsize(source) <= MAX_FILE_BYTES:
-                return Path(source).read_text(encoding="utf-8")
-            reason: str | None = f"it has more than {MAX_FILE_BYTES:,} bytes"
-        except OSError as error:
-            reason = error.strerror
-        except ValueError:
-            reason = "not a UTF-8 text file"
-        raise ConfigError(f"{source}: cannot read the configuration: {reason}")
-    if source not in preset_names():
-        known = [*preset_names(), *ALGORITHMS]
-        others = 'a file\'s name ends in .toml; an algorithm of your own is "module:Class"'
-        raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} ({others})")
-    return preset_text(source)
-
-
-def preset_text(name: str) -> str:
-    """Return the text of a preset's TOML file."""
-    return (importlib.resources.files("rljax.configs") / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def dump_config(config: Config) -> str:
-    """Return the configuration as TOML with every field written out; `load_config` reads it back to an equal one.
-
-    TOML has no null, so None is written as "none". Objects (an environment, a network module) are written by name.
-    """
-    return tomli_w.dumps(config_table(config))
-
-
-def config_table(config: Config) -> dict[str, Any]:
-    """Return the algorithm and every field of a configuration as plain values that TOML and JSON can hold."""
-    fields = {f.name: to_plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return {"algorithm": algorithm_path(type(config)), **fields}
-
-
-def comparable_table(config: Config) -> dict[str, Any]:
-    """Return `config_table` with objects by the names of their classes alone: a script may have been renamed since."""
-    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in config_table(config).items()}
-
-
-def is_object(value: Any) -> bool:
-    """Return whether a plain value stands for an object, "object:module:Class"."""
-    return isinstance(value, str) and value.startswith(OBJECT_PREFIX)
-
-
-def to_plain(value: Any) -> Any:
-    """Return a value of a configuration as TOML and JSON can hold it."""
-    if value is None:
-        return "none"
-    if isinstance(value, Mapping):
-        return {k: to_plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_plain(v) for v in value]
-    if isinstance(value, (jax.Array, np.ndarray, np.generic)) and jnp.ndim(value) == 0 and _is_plain(value.dtype):
-        # As a Python float, an f32 prints digits it does not have (0.0003 as 0.00030000000142492354): use the shortest.
-        return float(str(np.asarray(value))) if jnp.issubdtype(value.dtype, jnp.floating) else np.asarray(value).item()
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim:
-        raise ConfigError(f"a configuration with a batch of values (shape {value.shape}) cannot be written: one file is one run")
-    return f"{OBJECT_PREFIX}{type(value).__module__}:{type(value).__qualname__}"
-
-
-def class_name(text: str) -> str:
-    """Return the class name of an object's text, "object:module:Class"; return any other text as it is."""
-    return text.rpartition(":")[2] if text.startswith(OBJECT_PREFIX) else text
-
-
 def env_name(config: Config) -> str:
     """Return the environment's name for messages: its id, or the class of the object. None of the object's own code runs."""
     return config.env if isinstance(config.env, str) else type(config.env).__qualname__
+
+
+__getattr__ = moved_names(__name__)

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import outcomes_of
-from rljax.core.environment import METRICS, action_mask_of, attribute
+from rljax.core.environments.environment import METRICS, action_mask_of, attribute
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
+from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
-from rljax.core.game import RESULT, Game
+from rljax.core.games.chance import outcomes_of
+from rljax.core.games.game import RESULT, Game
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
-from rljax.core.wrappers import Wrapper
 
 FOREIGN = "gymnax."
 """Prefix of another library's modules. If its observations do not fit their spaces, rljax only warns: it cannot mend them."""

@@ -17,7 +17,7 @@ import numpy as np
 from rljax.algos.common.policy import policy_and_value
 from rljax.collect.games.rollout import Decide
 from rljax.collect.normalizers import normalize
-from rljax.core.versus import Seated, where_players
+from rljax.core.games.versus import Seated, where_players
 from rljax.league.league import League
 from rljax.league.parts import GameParts, of_learners, scripted_players, split_player
 

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.chance import draws_from_state, draws_in_step, fault_of, num_outcomes
+from rljax.core.environments.spaces import Discrete, as_space
 from rljax.core.errors import ConfigError
-from rljax.core.game_wrappers import public_part
-from rljax.core.spaces import Discrete, as_space
+from rljax.core.games.chance import draws_from_state, draws_in_step, fault_of, num_outcomes
+from rljax.core.games.game_wrappers import public_part
 
 Policies = Sequence[jax.Array]
 """Probabilities of each player's actions, f32 `[I_p, A]`, in the order of `GameTree.observations[p]`."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import tree_where
+from rljax.core.environments.environment import tree_where
 from rljax.core.state import Count
 from rljax.league.matchmaking import Payoff
 from rljax.league.pool import Pool

@@ -18,8 +18,8 @@ from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_c
 from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.streams import own_mean, traced_seat
 from rljax.core.agent import Metrics
-from rljax.core.environment import BELIEF, COMPONENTS
-from rljax.core.game_wrappers import public_part
+from rljax.core.environments.environment import BELIEF, COMPONENTS
+from rljax.core.games.game_wrappers import public_part
 from rljax.core.keys import apart
 from rljax.league.parts import FINAL_OBSERVATION, GameParts, Learner, batch_size
 

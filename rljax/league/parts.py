@@ -21,14 +21,14 @@ from rljax.collect.minibatches import init_optimizer, ravel
 from rljax.collect.normalizers import init_reward_statistics, init_statistics
 from rljax.collect.resets import initial_environments
 from rljax.collect.rollout import reset_carry
-from rljax.core.environment import BELIEF, tree_where
+from rljax.core.environments.environment import BELIEF, tree_where
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
-from rljax.core.game_wrappers import public_part
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import public_part
+from rljax.core.games.versus import Seated, check_scripted, seat_player, without_view
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory
 from rljax.core.state import ENVIRONMENT_CONFIG, copy_of_params, copy_of_state, per_environment, statistics
-from rljax.core.versus import Seated, check_scripted, seat_player, without_view
 from rljax.league.config import GameConfig, LeagueConfig
 from rljax.league.game_tree import GameTree, game_tree
 from rljax.league.league import League

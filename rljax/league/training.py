@@ -25,9 +25,9 @@ from rljax.collect.normalizers import normalize, return_deviation
 from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
+from rljax.core.environments.spaces import action_heads
 from rljax.core.errors import ConfigError
-from rljax.core.game import lead
-from rljax.core.spaces import action_heads
+from rljax.core.games.game import lead
 from rljax.league.acting import make_decide, scripted_actions
 from rljax.league.config import GameConfig, LeagueConfig, SelfPlayConfig
 from rljax.league.game_tree import exploitability

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.nn.attention import PointerNetwork
 from rljax.nn.cells import CellActorCritic
 from rljax.nn.encoders import make_encoder
-from rljax.nn.layers import FiLM, as_it_is, dense_layers, hidden_layers, layer_norm, perceptron, values
+from rljax.nn.modules.attention import PointerNetwork
+from rljax.nn.modules.layers import FiLM, as_it_is, dense_layers, hidden_layers, layer_norm, perceptron, values
+from rljax.nn.modules.recurrent import BlockGRUCell, GRUCell, LSTMCell
 from rljax.nn.observations import ravel_observation, split_goal
 from rljax.nn.opponents import OpponentAware, opponent_model
-from rljax.nn.pointed import Pointed
-from rljax.nn.recurrent import BlockGRUCell, GRUCell, LSTMCell
+from rljax.nn.outputs.pointed import Pointed
 from rljax.nn.spec import CELL_CONVOLUTIONS, read_network
 
 

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.nn.images import Convolution
-from rljax.nn.layers import dense_layers, hidden_layers, perceptron, together, values
+from rljax.nn.modules.images import Convolution
+from rljax.nn.modules.layers import dense_layers, hidden_layers, perceptron, together, values
 from rljax.nn.observations import ravel_observation
 
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.nn.attention import AttentionPooling, TransformerEncoder
-from rljax.nn.images import Convolution, ImageEncoder, check_kernel, scaled_image
-from rljax.nn.layers import ACTIVATIONS, MLP, together
+from rljax.nn.modules.attention import AttentionPooling, TransformerEncoder
+from rljax.nn.modules.images import Convolution, ImageEncoder, check_kernel, scaled_image
+from rljax.nn.modules.layers import ACTIVATIONS, MLP, together
+from rljax.nn.modules.transforms import symlog
 from rljax.nn.observations import ravel_observation
 from rljax.nn.spec import CONVOLUTIONS, NetworkSpec
-from rljax.nn.transforms import symlog
 
 
 class ConvolutionEncoder(nn.Module):

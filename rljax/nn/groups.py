@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.core.game_wrappers import GROUP, OBS
-from rljax.nn.actions import ActionHead
-from rljax.nn.choices import Choices
+from rljax.core.games.game_wrappers import GROUP, OBS
+from rljax.nn.outputs.actions import ActionHead
+from rljax.nn.outputs.choices import Choices
 from rljax.nn.policy import Embedded, Policy
 
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax.nn.encoders import make_encoder
-from rljax.nn.images import Convolution, check_kernel, scaled_image
-from rljax.nn.initializers import orthogonal_kernels
-from rljax.nn.layers import FiLM, as_it_is, layer_norm, perceptron
+from rljax.nn.modules.images import Convolution, check_kernel, scaled_image
+from rljax.nn.modules.initializers import orthogonal_kernels
+from rljax.nn.modules.layers import FiLM, as_it_is, layer_norm, perceptron
 from rljax.nn.observations import one_batch_axis, ravel_observation, split_goal
 from rljax.nn.spec import CONVOLUTIONS, read_network
 

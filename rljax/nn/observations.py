@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
+from rljax.core.environments.wrappers import flatten_observation
 from rljax.core.errors import ConfigError
-from rljax.core.wrappers import flatten_observation
 
 GOAL = "goal"
 """Key of an observation dictionary whose entry is the goal, what the agent is told to do."""

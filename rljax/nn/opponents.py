@@ -21,9 +21,9 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, shown
 from rljax.core.sealed import DamagedError, Field, OtherFormatError, read_sealed, seal, table_of, whole
+from rljax.nn.latent.vae import BetaVAE
 from rljax.nn.observations import flat_axes, ravel_observation
 from rljax.nn.spec import is_size
-from rljax.nn.vae import BetaVAE
 
 SEEN = "opponent_model"
 """Key of the latent factors in what the network of a policy sees."""

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from rljax.core.wrappers import join_privileged, split_privileged
+from rljax.core.environments.wrappers import join_privileged, split_privileged
 from rljax.nn.networks import one_batch_axis
 
 

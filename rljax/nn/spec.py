@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from rljax.core.config import OBJECT_PREFIX, class_name
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.nn.layers import ACTIVATIONS
+from rljax.core.plain import OBJECT_PREFIX, class_name
+from rljax.nn.modules.layers import ACTIVATIONS
 
 MAX_LAYERS = 256
 """Largest number of layers: tracing a program with thousands of layers would never end."""

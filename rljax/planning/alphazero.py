@@ -30,12 +30,13 @@ from rljax.collect.rollout import episode_means, episode_totals, metrics_of, ste
 from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.environment import step_or_restart
+from rljax.core.environments.environment import step_or_restart
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game, side_rewards
+from rljax.core.games.game import Game, side_rewards
 from rljax.core.keys import as_key, draw
 from rljax.core.state import State, per_environment
-from rljax.nn.actions import ActionHead, mask_logits
+from rljax.nn.modules.classes import mask_logits
+from rljax.nn.outputs.actions import ActionHead
 from rljax.nn.policy import Policy
 from rljax.planning.mcts import MAX_SIMULATIONS, check_searchable, evaluation_from
 from rljax.planning.nodes import ILLEGAL, completed_qvalues, search_nodes

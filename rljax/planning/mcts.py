@@ -17,13 +17,13 @@ import mctx
 
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
-from rljax.core.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.check import check_outcomes, check_zero_sum
 from rljax.core.config import env_name
+from rljax.core.environments.spaces import Discrete, as_space
 from rljax.core.errors import ConfigError, is_whole
-from rljax.core.game import Game, side_rewards
-from rljax.core.spaces import Discrete, as_space
-from rljax.core.versus import Player, random_player
+from rljax.core.games.chance import draws_from_state, draws_in_step, num_outcomes
+from rljax.core.games.game import Game, side_rewards
+from rljax.core.games.versus import Player, random_player
 from rljax.planning.nodes import ILLEGAL, Evaluation, search_nodes
 
 MAX_ROLLOUT = 1_000

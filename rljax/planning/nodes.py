@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import mctx
 
-from rljax.core.chance import num_outcomes
-from rljax.core.environment import tree_where
-from rljax.core.game import Game, outcome_at, side_rewards
+from rljax.core.environments.environment import tree_where
+from rljax.core.games.chance import num_outcomes
+from rljax.core.games.game import Game, outcome_at, side_rewards
 
 ILLEGAL = -1e9
 """Logit of an illegal action."""

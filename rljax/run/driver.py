@@ -18,7 +18,8 @@ from flax import struct
 
 from rljax.collect.environments import evaluation_opponent
 from rljax.collect.rollout import NO_ACTION
-from rljax.core.config import config_table, env_name
+from rljax.core.config import env_name
+from rljax.core.config_files import config_table
 from rljax.core.devices import make_mesh, replicated, shardings
 from rljax.core.errors import RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.host import WAITING, failures_explained

@@ -13,7 +13,7 @@ from rljax.collect.normalizers import RewardStatistics
 from rljax.collect.replay import Replay
 from rljax.core.agent import Agent
 from rljax.core.config import Config, env_name
-from rljax.core.environment import is_outside_jax
+from rljax.core.environments.environment import is_outside_jax
 from rljax.core.errors import ConfigError
 from rljax.core.host import failures_explained
 from rljax.core.state import Role, roles_of

@@ -15,7 +15,8 @@ import jax
 
 from rljax.collect.environments import try_environment
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import config_table
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, TrainingError, first_line, shown
 from rljax.core.keys import as_key

@@ -17,12 +17,14 @@ import numpy as np
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import policy_player
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, env_name, is_object
-from rljax.core.environment import Environment
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import config_table
+from rljax.core.environments.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
-from rljax.core.game import Game
-from rljax.core.game_wrappers import GameTimeLimit
-from rljax.core.versus import Player, Versus, random_player, without_view
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import GameTimeLimit
+from rljax.core.games.versus import Player, Versus, random_player, without_view
+from rljax.core.plain import is_object
 from rljax.envs import resolve_env
 from rljax.planning.mcts import MAX_SIMULATIONS, check_evaluates, check_searchable, make_mcts, search_player, searching
 from rljax.run.files.folder import Run, load_run

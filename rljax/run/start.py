@@ -14,10 +14,12 @@ import numpy as np
 
 from rljax.collect.replay import in_host_memory
 from rljax.core.agent import Agent, check_own, data_of, make_agent, own_in
-from rljax.core.config import Config, algorithm_path, comparable_table, config_table, env_name, is_object
+from rljax.core.config import Config, algorithm_path, env_name
+from rljax.core.config_files import comparable_table, config_table
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.host import failures_explained
 from rljax.core.memory import check_memory, tree_bytes
+from rljax.core.plain import is_object
 from rljax.core.state import Role, fields_to_reset, roles_of
 from rljax.nn.opponents import check_opponent_model, check_same_opponent_model
 from rljax.run.episodes import end_in_statistics, runs_outside_jax, with_new_episodes

@@ -203,7 +203,7 @@ def test_what_is_no_path_callback_or_progress_is_one_line() -> None:
     ("space", "message"),
     [
         (lambda: rljax.Dict(None), r"Dict\(None\): expected a dictionary of spaces"),  # type: ignore[arg-type]
-        (lambda: rljax.core.spaces.Tuple(3), r"Tuple\(3\): expected a tuple of spaces"),  # type: ignore[arg-type]
+        (lambda: rljax.core.environments.spaces.Tuple(3), r"Tuple\(3\): expected a tuple of spaces"),  # type: ignore[arg-type]
         (lambda: rljax.Discrete(jnp.int32(2)), r"Discrete\(Array\(2.*, expected a number of elements that is no array"),  # type: ignore[arg-type]
     ],
 )

@@ -20,7 +20,7 @@ from rljax.collect.demos import Dataset, Window
 from rljax.core.errors import ConfigError
 from rljax.envs.habit_rps import SIGNS
 from rljax.nn.opponents import OpponentModel, load_opponent_model, observed_part
-from rljax.run.reproduce.opponents import SHOWN, habit_returns, habits, probe, without_z
+from rljax.run.reproduce.playing.opponents import SHOWN, habit_returns, habits, probe, without_z
 
 
 def recorded(path: Path, episodes: int = 24) -> Dataset:

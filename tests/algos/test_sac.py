@@ -43,7 +43,7 @@ from rljax.algos.common.soft_policy import critic_values, policy_outputs, q_of_c
 from rljax.cli.overrides import merge_tables
 from rljax.collect.replay import NStep, Places, Replay, Transition, init_replay, take_n_step
 from rljax.core.memory import tree_bytes
-from rljax.nn.actions import SquashedGaussian, scaled_to_box, soft_head
+from rljax.nn.outputs.actions import SquashedGaussian, scaled_to_box, soft_head
 
 TINY = SACConfig(
     env="Pendulum-v1",

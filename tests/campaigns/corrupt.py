@@ -25,7 +25,7 @@ from rich.console import Console
 
 import rljax
 from rljax.core.agent import make_agent
-from rljax.core.config import config_table, dump_config
+from rljax.core.config_files import config_table, dump_config
 from rljax.run import start as starts
 from rljax.run.files import folder as folders
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays

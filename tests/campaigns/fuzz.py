@@ -47,7 +47,8 @@ import numpy as np
 
 import rljax
 from rljax.cli.main import main as rljax_main
-from rljax.core.config import ALGORITHMS, dump_config, preset_names
+from rljax.core.config import ALGORITHMS
+from rljax.core.config_files import dump_config, preset_names
 from tests.campaigns.campaign import RECORD, Campaign, Hangs, hangs_after, keep_compiled, record
 
 FULL_SIZE = 10_000

@@ -38,7 +38,8 @@ import rljax
 import rljax.run.search.study
 import rljax.run.search.sweep_plot
 import rljax.run.search.tune
-from rljax.core.config import Config, config_table
+from rljax.core.config import Config
+from rljax.core.config_files import config_table
 from rljax.core.places import atomic_folder
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps, link, write_checkpoint
 from rljax.run.files.folder import load_checkpoint, read_config, read_info

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 import rljax
-from rljax.core.config import config_table
+from rljax.core.config_files import config_table
 from rljax.core.errors import RljaxError, TrainingError
 from rljax.core.host import failures_explained
 from rljax.envs.simulators import environment

@@ -15,7 +15,8 @@ import pytest
 import rljax
 from rljax.cli.main import DESCRIPTION, EXAMPLES, Command
 from rljax.cli.parsing import _check_misspelt, parse
-from rljax.core.config import ALGORITHMS, Config, algorithm, config_table, dump_config, names_algorithm
+from rljax.core.config import ALGORITHMS, Config, algorithm
+from rljax.core.config_files import config_table, dump_config, names_algorithm
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.run.launch.task import check_local_files
 from tests.cli.test_own_environments import cli

@@ -19,8 +19,8 @@ from rljax.algos.common.training import train_iteration
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.normalizers import RunningStatistics
 from rljax.core.agent import Agent
-from rljax.core.environment import Environment
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 
 
 @struct.dataclass

@@ -16,9 +16,9 @@ from rljax.algos.ppo import ppo_parts
 from rljax.collect.environments import make_training_env
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.resets import choose_resets, describe_resets, environment_noise, fresh_episodes, fresh_pool, reset_cost
-from rljax.core.environment import Environment
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.operations import count_operations
-from rljax.core.spaces import Box, Discrete
 from rljax.envs import env_ids, game_ids, make_env
 from tests.run.tiny_runs import TINY
 from tests.run.tiny_teacher import ready

@@ -13,10 +13,10 @@ from flax import struct
 
 from rljax.collect.resets import environment_noise, initial_environments
 from rljax.collect.rollout import Steps, episode_metrics, rollout_scan
-from rljax.core.environment import Environment
-from rljax.core.spaces import Box, Discrete
-from rljax.core.wrappers import EpisodeStatistics
-from rljax.nn.actions import action_head
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.environments.wrappers import EpisodeStatistics
+from rljax.nn.outputs.actions import action_head
 
 T, N = 20, 3
 

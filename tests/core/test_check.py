@@ -20,9 +20,9 @@ from rljax.collect import environments
 from rljax.collect.environments import try_environment
 from rljax.core import memory
 from rljax.core.contract import KNOWN, check_contract, is_known
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from rljax.core.environments.wrappers import TimeLimit, Wrapper
 from rljax.core.errors import ConfigError, RljaxWarning
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
-from rljax.core.wrappers import TimeLimit, Wrapper
 from rljax.envs import make_env
 
 GENERATOR = np.random.default_rng(0)

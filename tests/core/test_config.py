@@ -20,7 +20,8 @@ import pytest
 import rljax
 from rljax import ConfigError, PPOConfig, load_config, preset_names
 from rljax.algorithms import MODULES
-from rljax.core.config import ALGORITHMS, dump_config
+from rljax.core.config import ALGORITHMS
+from rljax.core.config_files import dump_config
 from rljax.core.errors import shown
 
 LEAVES = {
@@ -518,7 +519,8 @@ def test_algorithms_are_imported_when_they_are_asked_for() -> None:
     code = """
 import sys
 from rljax.core import agent
-from rljax.core.config import ALGORITHMS, load_config
+from rljax.core.config import ALGORITHMS
+from rljax.core.config_files import load_config
 there = lambda: {name for name in sys.modules if name in ("rljax.algos.ppo", "rljax.algos.sac", "rljax.algos.dreamer")}
 assert "dreamer" in ALGORITHMS and not there()
 load_config("cartpole_ppo")

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environment import action_mask_of
-from rljax.core.spaces import Dict, Discrete, head_sizes
+from rljax.core.environments.environment import action_mask_of
+from rljax.core.environments.spaces import Dict, Discrete, head_sizes
 
 # Compiling takes most of the time here, so XLA need not optimise.
 QUICK = {"xla_backend_optimization_level": 0}

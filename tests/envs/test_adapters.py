@@ -18,8 +18,8 @@ from flax import struct
 
 import rljax
 from rljax.core.contract import check_contract
-from rljax.core.environment import action_mask_of
-from rljax.core.spaces import as_space, legal_action
+from rljax.core.environments.environment import action_mask_of
+from rljax.core.environments.spaces import as_space, legal_action
 from rljax.envs import resolve_env
 from rljax.envs.adapters import SUITES, plain_arguments, raw_key, suite_ids
 

@@ -14,11 +14,11 @@ from flax import struct
 
 from rljax.core.check import check_environment
 from rljax.core.contract import check_contract
-from rljax.core.environment import Environment, EnvParams, EnvState
+from rljax.core.environments.environment import Environment, EnvParams, EnvState
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete
+from rljax.core.environments.wrappers import EpisodeStatistics
 from rljax.core.errors import ConfigError, RljaxWarning
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete
-from rljax.core.versus import Versus
-from rljax.core.wrappers import EpisodeStatistics
+from rljax.core.games.versus import Versus
 from rljax.envs import env_ids, game_ids, make_env
 from tests.envs.play import QUICK, legal_action
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import rljax.envs
+from rljax.core.environments.wrappers import TimeLimit
 from rljax.core.errors import ConfigError
-from rljax.core.wrappers import TimeLimit
 from rljax.envs import CartPole, GridWorld, env_ids, gymnax_env_ids, make_env, register_env, registry, resolve_env
 
 

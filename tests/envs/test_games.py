@@ -13,7 +13,7 @@ import pytest
 
 import rljax
 from rljax.core.check import check_environment
-from rljax.core.game import Game
+from rljax.core.games.game import Game
 from rljax.envs import (
     ConnectFour,
     HeavyBox,

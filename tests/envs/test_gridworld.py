@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.core.environments.wrappers import PixelObservation
 from rljax.core.errors import ConfigError
-from rljax.core.wrappers import PixelObservation
 from rljax.envs import drawing, make_env, optimal_return
 from rljax.envs.gridworld import GridWorldState
 

@@ -12,8 +12,8 @@ import pytest
 
 from rljax.core.check import check_play
 from rljax.core.contract import check_contract
+from rljax.core.environments.spaces import as_space
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import as_space
 from rljax.envs import make_env
 
 # The images are downloaded when the environment is built.

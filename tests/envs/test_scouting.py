@@ -14,7 +14,7 @@ import rljax
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
 from rljax.envs.scouting import Scouting, ScoutingParams, best_play
-from rljax.run.reproduce.scouting import late_looks, scout
+from rljax.run.reproduce.playing.scouting import late_looks, scout
 from tests.envs.play import Policy, play, standard_error, uniform
 
 

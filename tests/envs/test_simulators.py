@@ -23,10 +23,10 @@ import rljax
 from rljax.collect.environments import make_training_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Halves
+from rljax.core.environments.wrappers import TimeLimit
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.host import failures_explained
 from rljax.core.state import State, buffer, per_environment
-from rljax.core.wrappers import TimeLimit
 from rljax.envs.simulators import environment, processes
 from rljax.envs.simulators.environment import close_simulators
 from rljax.envs.simulators.spaces import convert_spaces

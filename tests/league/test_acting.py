@@ -13,8 +13,8 @@ from flax import struct
 
 import rljax
 from rljax.collect.games.sides import Side, sides
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 from rljax.league import acting, learning
 from rljax.league.training import game_collect, game_init, game_parts, game_update
 from tests.league.test_scripted import Stubborn

@@ -16,7 +16,7 @@ from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_and_value
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import normalize
-from rljax.core.versus import Versus, random_player
+from rljax.core.games.versus import Versus, random_player
 from rljax.envs import TicTacToe
 from rljax.league.exploit import branch
 from rljax.league.league import League, restarted

@@ -18,7 +18,7 @@ from rljax.collect.normalizers import init_reward_statistics, init_statistics, n
 from rljax.collect.returns import gae, upgo
 from rljax.collect.streams import traced_seat
 from rljax.core.errors import ConfigError
-from rljax.core.game_wrappers import GROUP, OBS, CentralCritic, player_view
+from rljax.core.games.game_wrappers import GROUP, OBS, CentralCritic, player_view
 from rljax.envs import make_env
 from rljax.envs.race import Race
 from rljax.league import branch, exploitability, learning, tree_policies, uniform_policies

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.core.environment import EnvState
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.environment import EnvState
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 from rljax.envs import ConnectFour, KuhnPoker, LeducPoker, MatrixGame, Territory, TicTacToe
 from rljax.envs.matrix_game import BIASED_RPS, RPS
 from rljax.league.game_tree import (

@@ -14,16 +14,16 @@ from flax import struct
 
 import rljax
 from rljax.collect.games.matches import play_match, policy_player
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
-from rljax.core.versus import random_player
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
+from rljax.core.games.versus import random_player
 from rljax.envs.tic_tac_toe import LINES
 from rljax.league.exploit import branch
 from rljax.league.league import League
 from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, Players, Rules, match_probabilities, snapshot_due
 from rljax.league.training import _result as result_of
 from rljax.league.training import game_collect, game_init, game_parts, game_update, league_step, make_games, rating
-from rljax.run.reproduce.perfect import POWERS, optimal_moves
+from rljax.run.reproduce.playing.perfect import POWERS, optimal_moves
 
 RULES = Rules(
     name="alphastar",

@@ -14,9 +14,9 @@ import pytest
 import rljax
 from rljax.collect.games.matches import play_games
 from rljax.core.errors import ConfigError
-from rljax.core.game import RememberingScript, ScriptedPlayer
-from rljax.core.game_wrappers import GameTimeLimit
-from rljax.core.versus import Player, Versus, one_of, without_view
+from rljax.core.games.game import RememberingScript, ScriptedPlayer
+from rljax.core.games.game_wrappers import GameTimeLimit
+from rljax.core.games.versus import Player, Versus, one_of, without_view
 from rljax.envs import NumberDuel, TicTacToe
 from rljax.league.training import game_collect, game_init, game_parts, scripted_metrics
 

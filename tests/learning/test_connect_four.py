@@ -10,11 +10,11 @@ import pytest
 
 import rljax
 from rljax.collect.games.matches import play_match
-from rljax.core.versus import Player, random_player
+from rljax.core.games.versus import Player, random_player
 from rljax.planning import search_player
 from rljax.planning.mcts import searching
-from rljax.run.reproduce.games import best_moves
-from rljax.run.reproduce.solver import solved_positions, value_losing_rates
+from rljax.run.reproduce.playing.games import best_moves
+from rljax.run.reproduce.playing.solver import solved_positions, value_losing_rates
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 

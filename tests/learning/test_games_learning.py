@@ -11,11 +11,11 @@ import pytest
 
 import rljax
 from rljax.collect.games.matches import play_match, policy_player
-from rljax.core.versus import Player, random_player
+from rljax.core.games.versus import Player, random_player
 from rljax.league import exact_report, exploitability, exploited, tree_policies
-from rljax.run.reproduce.game_features import as_game
-from rljax.run.reproduce.games import greedy_painter
-from rljax.run.reproduce.perfect import perfect_player
+from rljax.run.reproduce.playing.game_features import as_game
+from rljax.run.reproduce.playing.games import greedy_painter
+from rljax.run.reproduce.playing.perfect import perfect_player
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

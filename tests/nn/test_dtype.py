@@ -15,7 +15,7 @@ from jax.extend.core import jaxprs_in_params
 import rljax
 from rljax.core.devices import Target, compiling_for
 from rljax.nn.actor_critic import make_network
-from rljax.nn.layers import product_dtype
+from rljax.nn.modules.layers import product_dtype
 from rljax.nn.networks import make_feed_forward
 from rljax.nn.policy import Policy
 from tests.nn.test_actor_critic import ENCODERS, drawn

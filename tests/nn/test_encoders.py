@@ -12,10 +12,10 @@ import pytest
 
 from rljax.core.errors import ConfigError
 from rljax.nn.encoders import ConvolutionEncoder, DictEncoder, EntityEncoder
-from rljax.nn.images import ImageEncoder
-from rljax.nn.layers import MLP
+from rljax.nn.modules.images import ImageEncoder
+from rljax.nn.modules.layers import MLP
+from rljax.nn.modules.transforms import symlog
 from rljax.nn.networks import FeedForward
-from rljax.nn.transforms import symlog
 
 BATCH = 3
 

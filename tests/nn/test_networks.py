@@ -12,10 +12,10 @@ import pytest
 
 from rljax import Environment, PPOConfig, make_agent
 from rljax.algos.ppo import ppo_parts
+from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Dict, Discrete
 from rljax.nn.actor_critic import ActorCritic, make_network
-from rljax.nn.layers import ACTIVATIONS
+from rljax.nn.modules.layers import ACTIVATIONS
 from rljax.nn.networks import Convolution, FeedForward, make_feed_forward, ravel_observation
 from rljax.nn.policy import Policy
 

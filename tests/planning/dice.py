@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game
 
 
 class BetState(NamedTuple):

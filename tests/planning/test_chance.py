@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.core.chance import is_random, num_outcomes
-from rljax.core.game import Game, outcome_at
+from rljax.core.games.chance import is_random, num_outcomes
+from rljax.core.games.game import Game, outcome_at
 from rljax.envs import make_env
 from rljax.envs.pgx_game import DICE, THROWS
 from rljax.envs.tic_tac_toe import TicTacToe

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.core.chance import draws_from_state, draws_in_step, same_for_all_keys, uses_key
-from rljax.core.game import Game
-from rljax.core.game_wrappers import WrappedGame
-from rljax.core.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.chance import draws_from_state, draws_in_step, same_for_all_keys, uses_key
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import WrappedGame
 from rljax.envs import Draft, TicTacToe, make_env
 from rljax.envs.draft import ORDER, DraftParams, DraftState, draft_score, greedy_completion, random_draft
 from rljax.envs.tic_tac_toe import TicTacToeState
@@ -22,7 +22,7 @@ from rljax.league.game_tree import game_tree
 from rljax.planning import make_mcts, search_player
 from rljax.planning.mcts import check_searchable
 from rljax.run.players import agent_player
-from rljax.run.reproduce.perfect import optimal_moves
+from rljax.run.reproduce.playing.perfect import optimal_moves
 from rljax.run.view.tournament import make_entries
 
 GAME = Draft()

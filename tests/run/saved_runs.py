@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 import rljax
-from rljax.core.config import dump_config
+from rljax.core.config_files import dump_config
 from rljax.run.files.folder import CONFIG_FILE, METRICS_FILE, RunInfo, _write_info, add_checksum
 from rljax.run.files.records import JsonLines, record_of
 

@@ -16,7 +16,7 @@ import jax
 import pytest
 
 import rljax
-from rljax.core.config import dump_config
+from rljax.core.config_files import dump_config
 from rljax.run.processes import join_processes
 from tests.run.devices_script import CONFIGS, apart
 from tests.run.simulated_devices import printed_on_devices

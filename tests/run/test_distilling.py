@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.envs.microrts.units import HP, UNIT_NAMES
+from rljax.envs.microrts.rules.units import HP, UNIT_NAMES
 from rljax.run.reproduce import distilling
 from rljax.run.reproduce.distilling import SomeCommands, distil, improve, shares
-from rljax.run.reproduce.melee import Melee
+from rljax.run.reproduce.playing.melee import Melee
 from rljax.run.reproduce.report import Report
 
 PPO = rljax.PPOConfig(

@@ -15,8 +15,8 @@ import pytest
 from flax import struct
 
 import rljax
-from rljax.core.environment import Environment
-from rljax.core.spaces import Box, Discrete, MultiDiscrete
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.run.divergence import find_fault
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays, read_meta

@@ -15,7 +15,7 @@ import pytest
 
 import rljax
 from rljax.collect.intrinsic import NO_ENTROPY, EntropyState
-from rljax.core.config import config_table
+from rljax.core.config_files import config_table
 from rljax.core.state import fields_to_reset
 from rljax.run.episodes import new_episodes
 from rljax.run.files.checkpoint import named_arrays

@@ -17,7 +17,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.run.demos.recording import demonstrations
 from rljax.run.reproduce import EXPERIMENTS, Experiment, Report, merge_records, reproduce
-from rljax.run.reproduce.microrts import begin_with
+from rljax.run.reproduce.playing.microrts import begin_with
 from rljax.run.reproduce.presets import returns_at_random
 from rljax.run.reproduce.report import Trained, recorded_metrics, summarize, write_record
 from tests.run.tiny_runs import assert_refused

@@ -11,7 +11,7 @@ import numpy as np
 from rljax.envs.microrts.java.engine import BOTS, Java, JavaGame
 from rljax.envs.microrts.java.positions import Position
 from rljax.envs.microrts.java.states import position_of
-from rljax.envs.microrts.maps import find_map
+from rljax.envs.microrts.rules.maps import find_map
 
 BEGUN, KNOWN_MAP, ATTACKS, SEPARATED = (1 << bit for bit in range(4))
 """Bits of the marks.

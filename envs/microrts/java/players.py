@@ -18,8 +18,8 @@ from rljax.envs.microrts.java.coac import TABLE, CoacMemory, recalled
 from rljax.envs.microrts.java.engine import SEARCHING, Java, JavaBot, start_java
 from rljax.envs.microrts.java.positions import NONE
 from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import EMPTY
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.units import EMPTY
 
 JAVA = "java:"
 """Before the name of a bot of the Java engine."""
@@ -55,7 +55,7 @@ class RememberingBot(NamedTuple):
 
 @functools.cache
 def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
-    """Return a bot of the Java engine as a `rljax.envs.microrts.bots.Bot`.
+    """Return a bot of the Java engine as a `rljax.envs.microrts.scripted.bots.Bot`.
 
     It is asked as if its game had begun in the state, CoacAI with its memory of the game, and its random numbers are drawn from
     the state, so its orders depend on state and memory alone. Runs against it can be repeated and resumed bit for bit, except

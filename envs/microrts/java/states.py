@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from rljax.envs.microrts.java.positions import Position, orders_array
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import (
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.units import (
     ATTACK,
     ATTACK_TIME,
     EMPTY,

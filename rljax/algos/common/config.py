@@ -8,8 +8,15 @@ from typing import Any, ClassVar
 
 from flax.core import FrozenDict
 
-from rljax.core.config import MAX_COUNT, MIN_DIVISOR, Config, freeze, leaf, static
+from rljax.core.config import (
+    MAX_COUNT,
+    MIN_DIVISOR,
+    Config,
+    leaf,
+    static,
+)
 from rljax.core.errors import ConfigError
+from rljax.core.plain import freeze
 from rljax.nn.opponents import SEEN, described
 
 WIDE: FrozenDict[str, Any] = FrozenDict({"hidden": (256, 256)})

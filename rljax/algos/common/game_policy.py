@@ -12,13 +12,13 @@ from rljax.algos.common.policy import build_policy, with_zeros_for_critic
 from rljax.collect.environments import make_game
 from rljax.collect.normalizers import normalize
 from rljax.core.agent import Act
+from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
-from rljax.core.game_wrappers import GROUP, OBS, PlayerGroups
-from rljax.core.versus import OnePlayer
-from rljax.core.wrappers import split_privileged
-from rljax.nn.actions import ActionHead
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import GROUP, OBS, PlayerGroups
+from rljax.core.games.versus import OnePlayer
 from rljax.nn.groups import GroupedPolicy, grouped_head
+from rljax.nn.outputs.actions import ActionHead
 
 
 class GamePolicy(NamedTuple):

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from rljax.collect.streams import own_mean
-from rljax.nn.actions import mask_logits
-from rljax.nn.choices import Choices
-from rljax.nn.classes import entry_of
+from rljax.nn.modules.classes import entry_of, mask_logits
+from rljax.nn.outputs.choices import Choices
 
 
 def huber_value_loss(value: jax.Array, target: jax.Array, delta: float | jax.Array | None = None) -> jax.Array:

@@ -24,7 +24,7 @@ from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sum
 from rljax.core.agent import Metrics, stack_metrics
 from rljax.core.config import MAX_COUNT, MIN_DIVISOR, leaf, static
 from rljax.core.devices import platform
-from rljax.core.environment import action_mask_of
+from rljax.core.environments.environment import action_mask_of
 from rljax.core.errors import ConfigError
 from rljax.core.memory import check_memory, tree_bytes
 

@@ -16,16 +16,16 @@ from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import Steps, reset_carry, rollout_scan
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.agent import Act
-from rljax.core.environment import action_mask_of
+from rljax.core.environments.environment import action_mask_of
+from rljax.core.environments.spaces import Box, Discrete, as_space, head_sizes
+from rljax.core.environments.wrappers import join_privileged, split_privileged
 from rljax.core.errors import ConfigError, shown
-from rljax.core.spaces import Box, Discrete, as_space, head_sizes
-from rljax.core.wrappers import join_privileged, split_privileged
 from rljax.moved import moved_names
-from rljax.nn.actions import ActionHead, action_head
 from rljax.nn.actor_critic import make_network
-from rljax.nn.composite import composite_head
-from rljax.nn.layers import product_dtype
-from rljax.nn.pointed import Pointed, pointed_head
+from rljax.nn.modules.layers import product_dtype
+from rljax.nn.outputs.actions import ActionHead, action_head
+from rljax.nn.outputs.composite import composite_head
+from rljax.nn.outputs.pointed import Pointed, pointed_head
 from rljax.nn.policy import Policy
 from rljax.nn.shapes import network_shapes
 

@@ -13,12 +13,11 @@ from rljax.algos.common.config import EpsilonConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.replay import NStep
 from rljax.core.agent import Act
+from rljax.core.environments.spaces import Discrete, as_space
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import Discrete, as_space
-from rljax.nn.actions import mask_logits
-from rljax.nn.classes import argmax_of, entry_of
-from rljax.nn.layers import product_dtype
+from rljax.nn.modules.classes import argmax_of, entry_of, mask_logits
+from rljax.nn.modules.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
 from rljax.nn.shapes import network_shapes
 

@@ -14,12 +14,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rljax.core.environments.spaces import Box, Discrete, as_space
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Discrete, as_space
-from rljax.nn.actions import ActionHead, is_bounded, soft_head
-from rljax.nn.classes import entry_of
-from rljax.nn.layers import product_dtype
+from rljax.nn.modules.classes import entry_of
+from rljax.nn.modules.layers import product_dtype
 from rljax.nn.networks import make_feed_forward, one_batch_axis
+from rljax.nn.outputs.actions import ActionHead, is_bounded, soft_head
 from rljax.nn.shapes import network_shapes
 
 

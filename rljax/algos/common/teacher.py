@@ -23,7 +23,7 @@ from rljax.collect.rollout import Steps, reset_carry
 from rljax.collect.streams import episode_starts, own_mean
 from rljax.core.agent import Metrics
 from rljax.core.state import Count, copy_of_state, per_environment
-from rljax.nn.actions import ActionHead
+from rljax.nn.outputs.actions import ActionHead
 
 C = TypeVar("C", bound=PolicyConfig)
 

@@ -20,13 +20,13 @@ from rljax.collect.intrinsic import Intrinsic
 from rljax.collect.normalizers import scale_rewards
 from rljax.collect.rollout import Steps
 from rljax.core.agent import Metrics
-from rljax.core.chance import step_shapes
 from rljax.core.config import leaf, static
-from rljax.core.environment import BELIEF, COMPONENTS
+from rljax.core.environments.environment import BELIEF, COMPONENTS
+from rljax.core.environments.step_wrappers import ShapeReward
+from rljax.core.environments.wrappers import ClipReward, Wrapper, split_privileged
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.core.game import Game
-from rljax.core.step_wrappers import ShapeReward
-from rljax.core.wrappers import ClipReward, Wrapper, split_privileged
+from rljax.core.games.chance import step_shapes
+from rljax.core.games.game import Game
 
 INTRINSIC = "intrinsic"
 """Name of the head of the bonus."""

@@ -47,13 +47,13 @@ from rljax.collect.resets import environment_noise, fresh_episodes, fresh_pool
 from rljax.collect.rollout import EpisodeSums, episode_totals, metrics_of, steps_without_action
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.devices import over_devices
-from rljax.core.environment import action_mask_of, following_episode, strong, tree_where
+from rljax.core.environments.environment import action_mask_of, following_episode, strong, tree_where
+from rljax.core.environments.spaces import action_heads
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import action_heads
-from rljax.nn.actions import dreamer_head
-from rljax.nn.layers import product_dtype
-from rljax.nn.rssm import Latent
+from rljax.nn.latent.rssm import Latent
+from rljax.nn.modules.layers import product_dtype
+from rljax.nn.outputs.actions import dreamer_head
 
 TARGET_FRACTION = 0.05
 """How far DreamerPro's target moves in an update."""

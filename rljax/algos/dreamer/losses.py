@@ -19,9 +19,9 @@ from rljax.collect.normalizers import ReturnNormalizer
 from rljax.collect.returns import lambda_returns
 from rljax.core.agent import Metrics
 from rljax.core.keys import draw
-from rljax.nn.decoders import Parts
-from rljax.nn.rssm import Latent, kl_loss
-from rljax.nn.transforms import symlog
+from rljax.nn.latent.decoders import Parts
+from rljax.nn.latent.rssm import Latent, kl_loss
+from rljax.nn.modules.transforms import symlog
 
 R2DREAMER_SCALE = 0.05
 REP_SCALE, REPVAL_SCALE, SLOW_SCALE = 0.1, 0.3, 1.0

@@ -40,7 +40,7 @@ def activation_bytes(config: DreamerConfig, networks: Networks, row: DreamerRow,
 
     Fitted to `memory_analysis()` of compiled iterations on the CPU (XLA of jax 0.10): how often each array is there when most
     are. Of images it counts the windows of convolutions, which hold four times a stage's input, and what comes out (see
-    `rljax.nn.images`).
+    `rljax.nn.modules.images`).
 
     Args:
         config: configuration of the run.

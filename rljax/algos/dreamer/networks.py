@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.nn.actions import ActionHead
-from rljax.nn.decoders import DictDecoder, Parts
 from rljax.nn.encoders import DictEncoder
-from rljax.nn.initializers import truncated_normal_params
-from rljax.nn.layers import MLP
-from rljax.nn.rssm import RSSM
-from rljax.nn.transforms import TwoHot
+from rljax.nn.latent.decoders import DictDecoder, Parts
+from rljax.nn.latent.rssm import RSSM
+from rljax.nn.modules.initializers import truncated_normal_params
+from rljax.nn.modules.layers import MLP
+from rljax.nn.modules.transforms import TwoHot
+from rljax.nn.outputs.actions import ActionHead
 
 
 class Size(NamedTuple):

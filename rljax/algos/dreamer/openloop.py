@@ -18,8 +18,8 @@ from rljax.collect.replay import read_apart, sample_windows
 from rljax.core.agent import Metrics
 from rljax.core.errors import ConfigError
 from rljax.core.keys import apart, draw
-from rljax.nn.decoders import Parts
-from rljax.nn.transforms import symlog
+from rljax.nn.latent.decoders import Parts
+from rljax.nn.modules.transforms import symlog
 
 CONTEXT, STEPS = 5, (5, 15)
 """Rows that are observed for the metrics, and how many steps ahead these look, where `batch_length` has as many."""

@@ -13,8 +13,8 @@ from rljax.collect.normalizers import ReturnNormalizer, RunningStatistics
 from rljax.collect.replay import OnlineQueue, Replay
 from rljax.collect.resets import EnvironmentNoise
 from rljax.core.state import State, buffer, buffer_cursor, copy_of_params, per_environment, statistics
-from rljax.nn.actions import ActionHead
-from rljax.nn.rssm import Latent
+from rljax.nn.latent.rssm import Latent
+from rljax.nn.outputs.actions import ActionHead
 
 
 class Arrival(NamedTuple):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.replay import Places, Replay
-from rljax.nn.rssm import RSSM, Latent
+from rljax.nn.latent.rssm import RSSM, Latent
 
 
 class DreamerRow(NamedTuple):

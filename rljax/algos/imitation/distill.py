@@ -51,11 +51,11 @@ from rljax.collect.rollout import Steps, episode_means, episode_totals, reset_ca
 from rljax.collect.streams import episode_starts
 from rljax.core.agent import Agent, Metrics, read_run, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
+from rljax.core.environments.spaces import as_space, head_sizes
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
-from rljax.core.spaces import as_space, head_sizes
 from rljax.core.state import per_environment
-from rljax.nn.classes import argmax_of
+from rljax.nn.modules.classes import argmax_of
 
 
 @algorithm("distill")

@@ -19,13 +19,13 @@ from rljax.collect.normalizers import update_statistics
 from rljax.collect.streams import batch_major, flat_steps, own_mean
 from rljax.core.agent import Metrics
 from rljax.core.config import Config
+from rljax.core.environments.spaces import Dict, as_space, head_sizes
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
-from rljax.core.spaces import Dict, as_space, head_sizes
+from rljax.core.games.game import Game
 from rljax.core.state import per_environment
 from rljax.envs import resolve_env
-from rljax.nn.actions import ActionHead
-from rljax.nn.choices import Choices
+from rljax.nn.outputs.actions import ActionHead
+from rljax.nn.outputs.choices import Choices
 from rljax.nn.policy import Policy
 
 S = TypeVar("S")

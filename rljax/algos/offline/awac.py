@@ -35,7 +35,7 @@ from rljax.algos.offline.regression import init_actor_critic, regression_agent, 
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf
-from rljax.core.spaces import Box
+from rljax.core.environments.spaces import Box
 
 
 @algorithm("awac")

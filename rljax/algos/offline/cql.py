@@ -37,9 +37,9 @@ from rljax.collect.environments import make_training_env
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.spaces import Discrete
-from rljax.nn.actions import soft_head
-from rljax.nn.classes import entry_of
+from rljax.core.environments.spaces import Discrete
+from rljax.nn.modules.classes import entry_of
+from rljax.nn.outputs.actions import soft_head
 
 
 @algorithm("cql")

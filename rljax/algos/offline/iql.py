@@ -34,7 +34,7 @@ from rljax.algos.offline.regression import init_actor_critic, regression_agent, 
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf
-from rljax.nn.layers import product_dtype
+from rljax.nn.modules.layers import product_dtype
 from rljax.nn.networks import make_feed_forward
 
 

@@ -23,11 +23,11 @@ from rljax.collect.normalizers import init_statistics
 from rljax.collect.replay import NStep, Replay, init_replay
 from rljax.core.agent import Metrics
 from rljax.core.config import leaf, static
+from rljax.core.environments.spaces import Box, as_space
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
-from rljax.core.spaces import Box, as_space
 from rljax.core.state import buffer, copy_of_params
-from rljax.nn.actions import ActionHead, dreamer_head, soft_head
+from rljax.nn.outputs.actions import ActionHead, dreamer_head, soft_head
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

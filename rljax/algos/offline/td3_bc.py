@@ -31,11 +31,11 @@ from rljax.collect.minibatches import gradient_step, init_optimizer
 from rljax.collect.replay import NStep
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
-from rljax.core.environment import tree_where
+from rljax.core.environments.environment import tree_where
+from rljax.core.environments.spaces import Box
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
-from rljax.core.spaces import Box
-from rljax.nn.actions import ActionHead, dreamer_head
+from rljax.nn.outputs.actions import ActionHead, dreamer_head
 
 
 @algorithm("td3_bc")

@@ -37,7 +37,7 @@ from rljax.collect.rollout import EpisodeSums
 from rljax.core.agent import Act, Agent, Metrics
 from rljax.core.config import env_name
 from rljax.core.devices import over_devices
-from rljax.core.environment import tree_where
+from rljax.core.environments.environment import tree_where
 from rljax.core.errors import ConfigError
 from rljax.core.keys import draw
 

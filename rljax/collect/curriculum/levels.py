@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.environment import field_names, with_fields
+from rljax.core.environments.environment import field_names, with_fields
+from rljax.core.environments.spaces import as_space
+from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
-from rljax.core.spaces import as_space
-from rljax.core.wrappers import Wrapper
 from rljax.envs import resolve_env
 
 LEVEL = "level"

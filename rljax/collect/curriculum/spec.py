@@ -11,9 +11,9 @@ import jax
 from rljax.collect.curriculum.levels import LevelParams, Levels, with_levels
 from rljax.collect.curriculum.rules import SCORES, Curriculum, prioritized_levels, success_rate_levels, uniform_levels
 from rljax.collect.rollout import Steps
-from rljax.core.environment import METRICS, attribute
+from rljax.core.environments.environment import METRICS, attribute
+from rljax.core.environments.spaces import as_space
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.core.spaces import as_space
 
 _KEYS = {
     "uniform": (),

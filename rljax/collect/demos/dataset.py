@@ -25,10 +25,10 @@ from rljax.collect.demos.schema import (
     stored_row,
 )
 from rljax.collect.demos.store import MEMORY_BUDGET, Store, npy_header
+from rljax.core.environments.spaces import space_text
 from rljax.core.errors import WORD_LENGTH, ConfigError, shortened, shown
 from rljax.core.memory import readable_bytes
 from rljax.core.sealed import DamagedError, OtherFormatError, read_sealed
-from rljax.core.spaces import space_text
 
 BLOCK = 2**22
 """Number of bytes that are hashed at a time."""

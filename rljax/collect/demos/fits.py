@@ -9,8 +9,8 @@ import numpy as np
 
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.demos.schema import named_leaves
+from rljax.core.environments.spaces import Box, Space, as_space, head_sizes
 from rljax.core.errors import ConfigError, shown
-from rljax.core.spaces import Box, Space, as_space, head_sizes
 
 VIEWS = ("flatten_observations", "frame_stack")
 """Fields of configurations that change the space of observations."""

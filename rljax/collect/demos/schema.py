@@ -15,9 +15,9 @@ from urllib.parse import quote
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space
 from rljax.core.errors import ConfigError, shown
 from rljax.core.sealed import Field, list_of, whole
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space
 
 DATASET_FILE = "dataset.json"
 SHARDS = "shards"

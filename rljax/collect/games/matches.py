@@ -14,11 +14,11 @@ from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_game
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent
-from rljax.core.environment import plays_greedily, strong, tree_where
+from rljax.core.environments.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, check_whole
-from rljax.core.game import RESULT, Game, lead
-from rljax.core.game_wrappers import player_view
-from rljax.core.versus import Player, Remembering, Seated, random_player, seat_player, where_players
+from rljax.core.games.game import RESULT, Game, lead
+from rljax.core.games.game_wrappers import player_view
+from rljax.core.games.versus import Player, Remembering, Seated, random_player, seat_player, where_players
 
 MAX_SEATINGS = 24
 """Largest number of orders in which entrants are seated: all orders of up to four."""

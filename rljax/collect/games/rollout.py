@@ -17,9 +17,9 @@ from rljax.collect.resets import EnvironmentNoise, fresh_episodes, fresh_pool
 from rljax.collect.rollout import metrics_of, reset_carry, steps_without_action
 from rljax.collect.scans import packed_scan
 from rljax.collect.streams import of_seat, with_seat
-from rljax.core.environment import step_or_restart
-from rljax.core.game import RESULT, Game
-from rljax.core.versus import advance_carry
+from rljax.core.environments.environment import step_or_restart
+from rljax.core.games.game import RESULT, Game
+from rljax.core.games.versus import advance_carry
 from rljax.moved import moved_names
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.game import Game
+from rljax.core.games.game import Game
 
 
 class Side(NamedTuple):

@@ -15,7 +15,7 @@ from rljax.collect.games.rollout import GameSteps
 from rljax.collect.returns import gae, upgo
 from rljax.collect.scans import short_scan
 from rljax.collect.streams import Streams
-from rljax.core.environment import tree_where
+from rljax.core.environments.environment import tree_where
 from rljax.moved import moved_names
 
 

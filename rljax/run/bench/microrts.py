@@ -14,13 +14,13 @@ import numpy as np
 from jax.extend.backend import clear_backends
 
 from rljax.core.errors import RljaxError
-from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import biased_choice, orders_at, random_choice
-from rljax.envs.microrts.bots import PAUSE
 from rljax.envs.microrts.java.engine import Java, start_java
 from rljax.envs.microrts.java.install import is_there, microrts_folder
-from rljax.envs.microrts.layout import games_last
-from rljax.envs.microrts.units import NONE
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.layout import games_last
+from rljax.envs.microrts.rules.units import NONE
+from rljax.envs.microrts.scripted.bots import PAUSE
 from rljax.envs.registry import make_env
 from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved, use_compilation_cache
 from rljax.run.microrts.gym_microrts import GymMicroRTS

@@ -18,7 +18,7 @@ from rljax.collect.resets import environment_noise, initial_environments
 from rljax.collect.rollout import rollout_scan
 from rljax.core.config import Config
 from rljax.core.devices import usable_cores
-from rljax.core.spaces import as_space
+from rljax.core.environments.spaces import as_space
 from rljax.envs.simulators.environment import close_simulators
 from rljax.run.bench.timing import hardware
 from rljax.run.fit import fit

@@ -27,7 +27,7 @@ from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.ppo import PPOConfig, ppo_init, ppo_parts
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
-from rljax.core.config import load_config
+from rljax.core.config_files import load_config
 from rljax.run.bench.devices import print_devices
 from rljax.run.bench.dreamer import print_dreamer
 from rljax.run.bench.league import print_league

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.training import make_train
-from rljax.core.config import load_config
+from rljax.core.config_files import load_config
 from rljax.run.bench.timing import Program, hardware, time_interleaved, use_compilation_cache
 from rljax.run.search.sweep import sweep
 

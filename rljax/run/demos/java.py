@@ -16,8 +16,8 @@ from rljax.envs.microrts.java.engine import Java, JavaBot, parse_bot, start_java
 from rljax.envs.microrts.java.players import JAVA, is_java
 from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, state_of
-from rljax.envs.microrts.players import actions_of
-from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.scripted.players import actions_of
 from rljax.run.demos.sources import Play, check_seat, plain_table
 from rljax.run.demos.writer import Episode
 from rljax.run.microrts.games import ATTEMPTS, random_orders, stacked, wait_function

@@ -13,11 +13,11 @@ import numpy as np
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
 from rljax.collect.games.matches import joint_action
 from rljax.collect.resets import initial_environments
-from rljax.core.environment import action_mask_of, strong, tree_where
-from rljax.core.game import Game
+from rljax.core.environments.environment import action_mask_of, strong, tree_where
+from rljax.core.environments.wrappers import Wrapper
+from rljax.core.games.game import Game
+from rljax.core.games.versus import Player, random_player, seat_player
 from rljax.core.memory import check_memory, tree_bytes
-from rljax.core.versus import Player, random_player, seat_player
-from rljax.core.wrappers import Wrapper
 from rljax.run.demos.writer import Episode
 
 CHUNK_BYTES = 32 * 2**20

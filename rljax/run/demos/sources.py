@@ -10,13 +10,14 @@ import jax
 
 from rljax.collect.demos.schema import WRAPPERS, DatasetInfo
 from rljax.collect.environments import make_evaluation_env
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import config_table
 from rljax.core.contract import check_contract
-from rljax.core.environment import action_mask_of, plays_greedily
+from rljax.core.environments.environment import action_mask_of, plays_greedily
+from rljax.core.environments.spaces import as_space
 from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
-from rljax.core.game import Game
-from rljax.core.spaces import as_space
-from rljax.core.versus import Player, Remembering, random_player
+from rljax.core.games.game import Game
+from rljax.core.games.versus import Player, Remembering, random_player
 from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode

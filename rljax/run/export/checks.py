@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.core.spaces import Box, Dict, Discrete, Tuple, as_space, head_sizes
+from rljax.core.environments.spaces import Box, Dict, Discrete, Tuple, as_space, head_sizes
 from rljax.run.export.signature import Signature
 from rljax.run.export.steps import PolicyStep
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import export as jax_export
 
 from rljax.core.contract import is_array
-from rljax.core.environment import same_structure
+from rljax.core.environments.environment import same_structure
 from rljax.core.errors import ConfigError, first_line
 from rljax.run.export.metadata import (
     FORMAT,

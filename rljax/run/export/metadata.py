@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.spaces import Dict
+from rljax.core.environments.spaces import Dict
 from rljax.run.export.signature import Signature, leaf_names
 from rljax.run.export.steps import PolicyStep
 from rljax.version import __version__

@@ -13,7 +13,8 @@ import numpy as np
 from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, env_name, load_config, preset_names
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import config_table, load_config, preset_names
 from rljax.core.places import LOCK_FILE
 from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read

@@ -9,11 +9,11 @@ import jax
 from rljax.collect.environments import make_evaluation_env, make_game
 from rljax.core.agent import Agent, make_agent
 from rljax.core.contract import is_array
-from rljax.core.environment import action_mask_of
+from rljax.core.environments.environment import action_mask_of
+from rljax.core.environments.spaces import as_space
+from rljax.core.environments.wrappers import PublicObservation
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import as_space
-from rljax.core.versus import OnePlayer
-from rljax.core.wrappers import PublicObservation
+from rljax.core.games.versus import OnePlayer
 from rljax.planning.alphazero import AlphaZeroConfig
 
 

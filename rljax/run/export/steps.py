@@ -14,7 +14,7 @@ from rljax.core.agent import Agent
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, shortened
 from rljax.core.keys import draws_from
-from rljax.nn.actions import distributions_noted
+from rljax.nn.outputs.actions import distributions_noted
 from rljax.run.export.signature import Signature, leaf_names
 
 DISTRIBUTIONS = {

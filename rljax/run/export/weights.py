@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from rljax.core.agent import Agent, check_state
-from rljax.core.config import config_table
+from rljax.core.config_files import config_table
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.run.export.metadata import plain
 from rljax.run.export.program import leaves_read

@@ -19,10 +19,12 @@ import jax
 import numpy as np
 
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, class_name, dump_config, is_object, load_config, to_plain
+from rljax.core.config import Config
+from rljax.core.config_files import dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.own import ADDRESSES
 from rljax.core.places import atomic_folder, refuse_working_directory
+from rljax.core.plain import class_name, is_object, to_plain
 from rljax.core.state import Role, roles_of
 from rljax.run.files.cards import CARD_FILE, check_card
 from rljax.run.files.checkpoint import (

@@ -17,7 +17,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rljax.core.config import Config, comparable_table, config_of, parse_toml
+from rljax.core.config import Config
+from rljax.core.config_files import comparable_table, config_of, parse_toml
 from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, how_to_install, reason_of, shown
 from rljax.core.places import LOCK_FILE, atomic_folder, lock_folder
 from rljax.run.files.checkpoint import (

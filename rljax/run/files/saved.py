@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.agent import Agent, MakeAgent, data_of, make_agent, own_in
-from rljax.core.config import Config, config_table
-from rljax.core.environment import same_structure
+from rljax.core.config import Config
+from rljax.core.config_files import config_table
+from rljax.core.environments.environment import same_structure
 from rljax.core.errors import ConfigError
 from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
 from rljax.run.files.records import Records, record_of, window_length

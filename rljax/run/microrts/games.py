@@ -15,8 +15,8 @@ from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.envs.microrts.java.engine import BotError, Java, JavaGame
 from rljax.envs.microrts.java.positions import NONE, Position
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.waits import Waits
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.waits import Waits
 
 Decide = Callable[[RTSState], tuple[Orders, Orders]]
 """Player of G games at once: states with leaves `[G, ...]` to its orders as player 0 and as player 1, leaves `[G, H, W]`. Games

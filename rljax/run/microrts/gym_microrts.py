@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.core.errors import RljaxError, first_line
 from rljax.envs.microrts.java.engine import Java
-from rljax.envs.microrts.units import HEADS
+from rljax.envs.microrts.rules.units import HEADS
 
 # The rewards of Gym-microRTS and its limit of a game.
 REWARDS = ("WinLoss", "ResourceGather", "ProduceWorker", "ProduceBuilding", "Attack", "ProduceCombatUnit")

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.games.matches import Games
-from rljax.core.environment import tree_where
-from rljax.core.game import Game
-from rljax.core.versus import Player, seat_player
-from rljax.envs.microrts.engine import is_idle
+from rljax.core.environments.environment import tree_where
+from rljax.core.games.game import Game
+from rljax.core.games.versus import Player, seat_player
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java.engine import start_java
-from rljax.envs.microrts.state import Orders, RTSState
+from rljax.envs.microrts.rules.engine import is_idle
+from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.run.microrts.games import JavaGames, play_java_games
 
 

@@ -14,7 +14,14 @@ import tomli_w
 from rljax.algos.imitation.distill import DistillConfig, teacher_parts
 from rljax.algos.imitation.parts import imitation_parts
 from rljax.core.agent import Agent, data_of, make_agent
-from rljax.core.config import ALGORITHMS, PHASES, Config, config_of, config_table, find_algorithm, read_table
+from rljax.core.config import ALGORITHMS, Config
+from rljax.core.config_files import (
+    PHASES,
+    config_of,
+    config_table,
+    find_algorithm,
+    read_table,
+)
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.own import is_path
 from rljax.run.files.checkpoint import CHECKPOINTS

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rljax.core.config import OBJECT_PREFIX, Config, class_name
+from rljax.core.config import Config
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
 from rljax.core.places import atomic_folder, lock_folder
+from rljax.core.plain import OBJECT_PREFIX, class_name
 from rljax.run.files.checkpoint import CHECKPOINTS, check_path, link, noted_best
 from rljax.run.files.folder import (
     CONFIG_FILE,

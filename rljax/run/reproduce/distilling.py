@@ -26,8 +26,7 @@ from rljax.core.config import Config
 from rljax.envs.command import Command
 from rljax.league.exploit import branch
 from rljax.league.parts import player
-from rljax.run.reproduce.games import fresh_keys
-from rljax.run.reproduce.report import Report, Trained
+from rljax.run.reproduce.report import Report, Trained, fresh_keys
 
 ENOUGH = 0.95
 """Share of a teacher's return that a student should have."""
@@ -51,7 +50,7 @@ HELD_OUT = [["Ranged", "Light"]]
 """Team that no run has trained with."""
 
 MELEE: dict[str, Any] = {
-    "env": "rljax.run.reproduce.melee:Melee",
+    "env": "rljax.run.reproduce.playing.melee:Melee",
     "num_envs": 48,
     "num_steps": 32,
     "num_epochs": 4,

@@ -14,19 +14,14 @@ from rljax.run.reproduce import (
     distilling,
     dreamer,
     features,
-    game_features,
-    games,
-    imitation,
     large_data,
-    microrts,
     offline,
-    opponents,
     presets,
     randomizing,
-    scouting,
     speed,
     suites_learning,
 )
+from rljax.run.reproduce.playing import game_features, games, imitation, microrts, opponents, scouting
 from rljax.run.reproduce.report import Report, write_record
 from rljax.run.search.space import check_counts
 

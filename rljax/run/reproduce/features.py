@@ -10,9 +10,9 @@ import numpy as np
 
 from rljax.algos.ppo import PPOConfig
 from rljax.collect.resets import initial_environments
-from rljax.core.config import load_config
-from rljax.core.environment import step_and_reset
-from rljax.core.wrappers import PublicObservation
+from rljax.core.config_files import load_config
+from rljax.core.environments.environment import step_and_reset
+from rljax.core.environments.wrappers import PublicObservation
 from rljax.envs import make_env
 from rljax.envs.composite import factorised_optimum, joint_optimum
 from rljax.envs.hidden_bit import HiddenBit

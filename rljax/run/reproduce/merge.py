@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.core.config import ALGORITHMS, config_table, load_config
+from rljax.core.config import ALGORITHMS
+from rljax.core.config_files import config_table, load_config
 from rljax.core.errors import ConfigError, shown
 from rljax.core.sealed import Field, first_fault, is_number, list_of, number, table_of, whole
 from rljax.run.reproduce.experiments import find_experiment

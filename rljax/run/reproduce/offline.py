@@ -23,7 +23,7 @@ from rljax.algos.offline.td3_bc import TD3BCConfig
 from rljax.algos.ppo import PPOConfig
 from rljax.collect.demos import Dataset
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import load_config
+from rljax.core.config_files import load_config
 from rljax.league.exploit import branch
 from rljax.league.parts import Player
 from rljax.run.demos.recording import demonstrations

@@ -11,8 +11,8 @@ import numpy as np
 
 from rljax.algos.common.training import make_train
 from rljax.collect.environments import make_evaluation_env
-from rljax.core.config import load_config
-from rljax.core.versus import random_player
+from rljax.core.config_files import load_config
+from rljax.core.games.versus import random_player
 from rljax.envs import make_env
 from rljax.run.bench.timing import time_interleaved
 from rljax.run.reproduce.report import Report, Trained, first_step

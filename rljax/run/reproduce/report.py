@@ -49,7 +49,8 @@ from rljax.algos.common.training import evaluation_due
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import Agent, make_agent
-from rljax.core.config import Config, config_table, load_config
+from rljax.core.config import Config
+from rljax.core.config_files import config_table, load_config
 from rljax.core.devices import load_averages, usable_cores
 from rljax.core.errors import ConfigError
 from rljax.run.bench.timing import cpu_model
@@ -93,6 +94,11 @@ class Trained(NamedTuple):
     def threshold(self) -> float | None:
         """Return at which the environment counts as solved; None if it has none."""
         return make_evaluation_env(self.agent.config)[0].reward_threshold
+
+
+def fresh_keys(run: Trained) -> jax.Array:
+    """Return keys `[seeds]` that training did not use."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, 1))(run.keys)
 
 
 def first_step(values: np.ndarray, steps: Sequence[int], threshold: float | None) -> np.ndarray:

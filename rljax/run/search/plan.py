@@ -17,7 +17,8 @@ import tomli_w
 
 from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
-from rljax.core.config import Config, dump_config, load_config
+from rljax.core.config import Config
+from rljax.core.config_files import dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, SWEEP_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum

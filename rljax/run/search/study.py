@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.core.config import Config, dump_config
+from rljax.core.config import Config
+from rljax.core.config_files import dump_config
 from rljax.core.errors import ConfigError, first_line, how_to_install, shown
 from rljax.run.files.folder import TRIALS_FILE
 from rljax.run.files.outputs import atomic_file, write_csv

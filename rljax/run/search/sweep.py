@@ -12,7 +12,8 @@ import numpy as np
 
 from rljax.core.agent import MakeAgent
 from rljax.core.agent import make_agent as standard_agent
-from rljax.core.config import Config, dump_config
+from rljax.core.config import Config
+from rljax.core.config_files import dump_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import RljaxError
 from rljax.core.places import WatchedFolder, lock_folder

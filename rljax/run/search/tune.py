@@ -15,7 +15,8 @@ import tomli_w
 
 from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
-from rljax.core.config import Config, dump_config, load_config
+from rljax.core.config import Config
+from rljax.core.config_files import dump_config, load_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.places import WatchedFolder

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.core.config import class_name
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, RljaxWarning, check_whole, did_you_mean, shown
+from rljax.core.plain import class_name
 from rljax.run.files.folder import INFO_FILE, RunInfo, check_run, read_config, read_info
 from rljax.run.view.curves import Curves, History, curves, read_metrics
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rljax.collect.environments import evaluation_opponent
-from rljax.core.config import config_table
+from rljax.core.config_files import config_table
 from rljax.core.errors import ConfigError, RljaxError, reason_of, shown
 from rljax.core.places import lock_folder
 from rljax.run.files.folder import METRICS_FILE, read_config, read_info, split_path

@@ -17,7 +17,7 @@ from rljax.algos.dreamer.openloop import CONTEXT, OpenLoop, open_loop, shuffled_
 from rljax.algos.dreamer.replay import Replayed, replayed_normalized
 from rljax.collect.replay import sample_windows
 from rljax.core.errors import ConfigError
-from rljax.nn.decoders import Parts
+from rljax.nn.latent.decoders import Parts
 from rljax.run.files.folder import load_run, read_config, split_path
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.view.lines import format_value

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
 from rljax.core.errors import ConfigError, is_whole
-from rljax.core.game import LEVEL, RESULT, Game, lead
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
-from rljax.core.versus import Player, seat_player
+from rljax.core.games.game import LEVEL, RESULT, Game, lead
+from rljax.core.games.versus import Player, seat_player
 
 Ask = Callable[[str], str]
 Say = Callable[[str], None]

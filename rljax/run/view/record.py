@@ -18,13 +18,13 @@ import numpy as np
 from rljax.collect.environments import make_evaluation_env, make_game
 from rljax.core.agent import Agent, initial_carry, state_explained
 from rljax.core.config import Config
-from rljax.core.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
+from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
+from rljax.core.environments.wrappers import EpisodeStatistics, can_render, flatten_observation
 from rljax.core.errors import ConfigError, check_whole, first_line, how_to_install
-from rljax.core.game_wrappers import GameTimeLimit
+from rljax.core.games.game_wrappers import GameTimeLimit
+from rljax.core.games.versus import Player, Versus, advance_carry
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key
-from rljax.core.versus import Player, Versus, advance_carry
-from rljax.core.wrappers import EpisodeStatistics, can_render, flatten_observation
 from rljax.envs import drawing, resolve_env
 from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.players import Source, find_opponent

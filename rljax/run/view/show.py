@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rljax.collect.environments import evaluation_opponent
-from rljax.core.config import Config, class_name
+from rljax.core.config import Config
 from rljax.core.errors import ConfigError, printable
 from rljax.core.places import LOCK_FILE
+from rljax.core.plain import class_name
 from rljax.run.divergence import diverged_steps
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, noted_best, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.games.matches import Games, play_games, seatings_of
-from rljax.core.chance import deals, draws_in_step, is_random, script_draws
-from rljax.core.config import Config, config_table, env_name
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import config_table
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.core.game import Game
-from rljax.core.versus import Player, random_player
+from rljax.core.games.chance import deals, draws_in_step, is_random, script_draws
+from rljax.core.games.game import Game
+from rljax.core.games.versus import Player, random_player
 from rljax.envs.microrts.java.engine import BOTS, check_java, parse_bot
 from rljax.envs.microrts.java.players import JAVA
 from rljax.league.league import League

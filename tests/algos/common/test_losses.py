@@ -9,8 +9,8 @@ import pytest
 
 import rljax
 from rljax.algos.common.losses import choices_kl, choices_loss
-from rljax.core.spaces import MultiDiscrete
-from rljax.nn.actions import action_head
+from rljax.core.environments.spaces import MultiDiscrete
+from rljax.nn.outputs.actions import action_head
 
 THREE_QUARTERS = jnp.log(jnp.array([0.75, 0.25]))
 HALF = jnp.log(jnp.array([0.5, 0.5]))

@@ -13,9 +13,9 @@ from rljax import ConfigError, PPOConfig, gae, make_agent, make_train
 from rljax.algos.common.value_heads import combined, head_settings, reward_streams
 from rljax.algos.ppo import Minibatch, PPOParts, ppo_collect, ppo_init, ppo_loss, ppo_parts, ppo_update
 from rljax.collect.environments import make_training_env
-from rljax.core.environment import Environment
-from rljax.core.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, ShapeReward
-from rljax.core.wrappers import ClipReward, Wrapper
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.step_wrappers import ActionRepeat, EndOnNaN, ScaleReward, ShapeReward
+from rljax.core.environments.wrappers import ClipReward, Wrapper
 from rljax.envs import CartPole
 from rljax.nn.policy import Policy
 

@@ -20,7 +20,7 @@ from rljax.algos.dreamer.replay import replayed
 from rljax.collect.replay import Places, sample_online
 from rljax.core.errors import RljaxWarning
 from rljax.envs import Composite, GridWorldPixels
-from rljax.nn.actions import dreamer_head
+from rljax.nn.outputs.actions import dreamer_head
 from rljax.run.chunks import vectorized_iteration
 
 LENGTH = 4

@@ -19,10 +19,10 @@ from rljax.algos.dreamer.networks import encode
 from rljax.algos.dreamer.parts import target_of
 from rljax.algos.dreamer.replay import Replayed
 from rljax.collect.normalizers import ReturnNormalizer
-from rljax.nn.decoders import Parts
-from rljax.nn.rssm import Latent
-from tests.nn import plain_dreamer
-from tests.nn.plain_dreamer import perceptron, sigmoid, softmax
+from rljax.nn.latent.decoders import Parts
+from rljax.nn.latent.rssm import Latent
+from tests.nn.latent import plain_dreamer
+from tests.nn.latent.plain_dreamer import perceptron, sigmoid, softmax
 
 BATCH, LENGTH, HORIZON = 2, 5, 3
 STATES = BATCH * LENGTH

@@ -134,7 +134,7 @@ def test_a_run_says_what_it_needs_before_it_compiles(
         raise rljax.ConfigError("stop")
 
     monkeypatch.setattr(rljax, "fit", stop)
-    from rljax.core.config import dump_config
+    from rljax.core.config_files import dump_config
 
     (tmp_path / "a.toml").write_text(dump_config(settings))
     for options, of_each in (([], ""), (["--seeds", "3"], " of each seed")):

@@ -25,7 +25,7 @@ from rljax.algos.dreamer.openloop import (
 from rljax.algos.dreamer.parts import DreamerParts
 from rljax.algos.dreamer.replay import Replayed
 from rljax.core.keys import draw
-from rljax.nn.decoders import Parts
+from rljax.nn.latent.decoders import Parts
 
 SMALL: dict[str, Any] = {
     "num_envs": 2,

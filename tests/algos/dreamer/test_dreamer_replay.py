@@ -12,7 +12,7 @@ import pytest
 import rljax
 from rljax.algos.dreamer.replay import row_example, write_latents
 from rljax.collect.replay import Places, init_replay
-from rljax.nn.rssm import RSSM, Latent
+from rljax.nn.latent.rssm import RSSM, Latent
 from tests.run.tiny_runs import TINY
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import rljax
 from rljax.collect.demos import DatasetInfo
-from rljax.core.environment import action_mask_of
+from rljax.core.environments.environment import action_mask_of
 from rljax.run.demos.writer import Episode, write_dataset
 
 Policy = Callable[[jax.Array, Any, Any], Any]

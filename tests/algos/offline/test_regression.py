@@ -16,8 +16,8 @@ from rljax.algos.offline.parts import log_prob_of_choice, policy_action, policy_
 from rljax.algos.offline.training import Learner, no_noise, offline_agent
 from rljax.collect.demos import DatasetInfo, observation_statistics, open_dataset
 from rljax.collect.replay import NStep
-from rljax.core.spaces import Box, Discrete
-from rljax.nn.actions import dreamer_head
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.nn.outputs.actions import dreamer_head
 from rljax.run.demos.writer import Episode, write_dataset
 from tests.run.tiny_data import tiny_dataset
 

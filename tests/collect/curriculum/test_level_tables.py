@@ -13,9 +13,9 @@ from rljax import PPOConfig
 from rljax.collect.curriculum.levels import with_levels
 from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
-from rljax.core.environment import Environment, EnvState
+from rljax.core.environments.environment import Environment, EnvState
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Discrete
 from rljax.envs import make_env
 from rljax.league.config import SelfPlayConfig
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rljax.collect.demos import DatasetInfo
-from rljax.core.spaces import Box, Dict, Discrete
+from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.run.demos.writer import Episode, write_dataset
 
 INFO = DatasetInfo(

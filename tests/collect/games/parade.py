@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.core.game import Game
-from rljax.core.spaces import Box, Dict, Discrete, MultiDiscrete, head_sizes
-from rljax.core.versus import Remembering
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, head_sizes
+from rljax.core.games.game import Game
+from rljax.core.games.versus import Remembering
 
 SIZES = (3, 4)
 SPACES: dict[str, Any] = {

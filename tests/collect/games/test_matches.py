@@ -15,8 +15,8 @@ from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import play_games, play_match, policy_player, seatings_of
 from rljax.core.errors import ConfigError
-from rljax.core.game_wrappers import GameTimeLimit
-from rljax.core.versus import Versus, random_player
+from rljax.core.games.game_wrappers import GameTimeLimit
+from rljax.core.games.versus import Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
 from rljax.run.demos.sources import find_cast

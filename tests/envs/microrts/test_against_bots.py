@@ -11,9 +11,9 @@ import pytest
 
 import rljax
 from rljax.core.errors import ConfigError
-from rljax.core.versus import Versus, one_of
+from rljax.core.games.versus import Versus, one_of
 from rljax.envs import make_env
-from rljax.envs.microrts.players import scripted_player
+from rljax.envs.microrts.scripted.players import scripted_player
 
 
 def test_each_game_has_one_of_the_players() -> None:
@@ -73,7 +73,7 @@ def test_opponents_are_named() -> None:
 
 
 def test_policies_can_have_a_value_head_for_each_component() -> None:
-    """Traced only: the components are those of the game (`tests/core/test_versus.py` has their numbers)."""
+    """Traced only: the components are those of the game (`tests/core/games/test_versus.py` has their numbers)."""
     heads = ("win", "resource", "combat")
     params = {"opponents": ("passive",), "resource_weight": 1.0}
     config = rljax.PPOConfig(

@@ -13,17 +13,15 @@ import pytest
 import rljax
 from rljax.core.check import check_environment
 from rljax.core.contract import check_contract
+from rljax.core.environments.spaces import legal_action
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import legal_action
 from rljax.envs import make_env
-from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
-from rljax.envs.microrts.bots import BOTS
 from rljax.envs.microrts.by_unit import CycleState, begin_cycle
 from rljax.envs.microrts.game import MicroRTS
-from rljax.envs.microrts.players import actions_of, scripted_player
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import (
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.units import (
     ATTACK,
     BASE,
     DIRECTIONS,
@@ -35,9 +33,11 @@ from rljax.envs.microrts.units import (
     RETURN,
     WORKER,
 )
+from rljax.envs.microrts.scripted.bots import BOTS
+from rljax.envs.microrts.scripted.players import actions_of, scripted_player
 from rljax.run.microrts.matches import java_program
 from tests.envs.microrts.oracle import GOLDEN, load
-from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, position
+from tests.envs.microrts.rules.test_engine import DOWN, LEFT, RIGHT, UP, position
 from tests.envs.play import QUICK
 
 MAP, STEPS, END, WAIT = "basesWorkers8x8", 20, 64, 3
@@ -356,7 +356,7 @@ def test_scripted_players_give_the_orders_that_they_give_at_once(name: str) -> N
 def test_a_policy_of_units_gives_whole_cycles_of_orders_to_the_java_engine() -> None:
     """The random player's orders are legal, in no conflict, and more than one a cycle."""
     game, params = make_env("MicroRTS-v0", actions="units")
-    program = java_program(game, params, lambda _: rljax.core.versus.random_player)
+    program = java_program(game, params, lambda _: rljax.core.games.versus.random_player)
     states = jax.tree.map(lambda x: x[::2], recorded())
     orders, _ = program.decide(None, jax.random.key(0), states, program.begin(None, states))
     orders = jax.tree.map(np.asarray, orders)

@@ -13,13 +13,11 @@ import pytest
 from rljax.core.contract import check_contract
 from rljax.core.errors import ConfigError
 from rljax.envs import MicroRTS, make_env
-from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS, biased_choice, cell_mask, drop_own_conflicts, random_choice
-from rljax.envs.microrts.bots import find_bot
 from rljax.envs.microrts.observation import NUM_PLANES, visible_cells
-from rljax.envs.microrts.seats import TURNED
-from rljax.envs.microrts.state import Orders, RTSState
-from rljax.envs.microrts.units import (
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.state import Orders, RTSState
+from rljax.envs.microrts.rules.units import (
     ATTACK,
     BARRACKS,
     BASE,
@@ -37,7 +35,9 @@ from rljax.envs.microrts.units import (
     SIGHT,
     WORKER,
 )  # fmt: skip
-from tests.envs.microrts.test_engine import DOWN, LEFT, RIGHT, UP, orders_of, position
+from rljax.envs.microrts.scripted.bots import find_bot
+from rljax.envs.microrts.seats import TURNED
+from tests.envs.microrts.rules.test_engine import DOWN, LEFT, RIGHT, UP, orders_of, position
 from tests.envs.play import QUICK
 
 STEPS, GAMES = 200, 4

@@ -8,8 +8,8 @@ import numpy as np
 
 from rljax.envs import make_env
 from rljax.envs.microrts.actions import orders_of_gridnet
-from rljax.envs.microrts.units import HEADS
-from rljax.nn.actions import action_head
+from rljax.envs.microrts.rules.units import HEADS
+from rljax.nn.outputs.actions import action_head
 from tests.envs.play import QUICK
 
 

@@ -15,14 +15,14 @@ import rljax
 from rljax.core.errors import ConfigError, RljaxError
 from rljax.core.host import WAITING, failures_explained
 from rljax.envs import make_env
-from rljax.envs.microrts.bots import find_bot, find_bots, order
-from rljax.envs.microrts.engine import merge_orders
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java import engine, players
 from rljax.envs.microrts.java.coac import ATTACKS, BEGUN, KNOWN_MAP, SEPARATED, CoacMemory, Memory, Task, recalled
 from rljax.envs.microrts.java.positions import NONE, PRODUCE
 from rljax.envs.microrts.java.states import lasting_ids, orders_of, position_of, rows_of, state_of
-from rljax.envs.microrts.state import RTSState
+from rljax.envs.microrts.rules.engine import merge_orders
+from rljax.envs.microrts.rules.state import RTSState
+from rljax.envs.microrts.scripted.bots import find_bot, find_bots, order
 from rljax.run.microrts.games import stacked
 from tests.envs.microrts.oracle import GOLDEN, load
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.spaces import as_space, head_sizes
-from rljax.core.versus import random_player
+from rljax.core.environments.spaces import as_space, head_sizes
+from rljax.core.games.versus import random_player
 from rljax.envs import make_env
-from rljax.envs.microrts.units import EMPTY, MOVE, WORKER
+from rljax.envs.microrts.rules.units import EMPTY, MOVE, WORKER
 from rljax.envs.microrts.words import ORDER_NAMES, cell_names
 from rljax.run.view.play import play
 

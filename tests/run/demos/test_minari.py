@@ -11,8 +11,8 @@ import pytest
 import rljax
 from rljax.cli.main import main
 from rljax.collect.demos import check_dataset
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import Box, Discrete
 from rljax.envs import make_env
 from rljax.run.demos.minari import import_minari
 

@@ -18,9 +18,9 @@ from flax import struct
 import rljax
 from rljax.collect.demos import Dataset, DatasetInfo, check_dataset
 from rljax.collect.demos.schema import tree_of
+from rljax.core.environments.spaces import head_sizes
+from rljax.core.environments.wrappers import FlattenObservation
 from rljax.core.errors import ConfigError
-from rljax.core.spaces import head_sizes
-from rljax.core.wrappers import FlattenObservation
 from rljax.envs import TicTacToe, make_env
 from rljax.run.demos import recording
 from rljax.run.demos.sources import find_cast

@@ -14,12 +14,12 @@ import pytest
 import rljax
 from rljax.collect.environments import make_evaluation_env
 from rljax.core import keys
-from rljax.core.environment import action_mask_of, tree_where
-from rljax.core.wrappers import PublicObservation
-from rljax.nn.actions import WIDEST_DRAW
+from rljax.core.environments.environment import action_mask_of, tree_where
+from rljax.core.environments.wrappers import PublicObservation
+from rljax.nn.outputs.actions import WIDEST_DRAW
 from rljax.run.export.signature import leaf_names
 from rljax.run.export.steps import to_plain
-from tests.nn.test_pointed import PickAndSay
+from tests.nn.outputs.test_pointed import PickAndSay
 from tests.run.tiny_runs import TINY, VARIANTS
 from tests.run.tiny_teacher import ready
 

@@ -18,7 +18,7 @@ from flax import struct
 from jax import export as jax_export
 
 import rljax
-from rljax.core.spaces import Dict
+from rljax.core.environments.spaces import Dict
 from rljax.envs.composite import Composite, CompositeState
 from rljax.run.export import ExportReport, export_policy, load_policy
 from rljax.run.export.policy import write_whole

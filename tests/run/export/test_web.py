@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.core.environment import action_mask_of, tree_where
-from rljax.core.game import Game
-from rljax.core.spaces import Box, as_space
+from rljax.core.environments.environment import action_mask_of, tree_where
+from rljax.core.environments.spaces import Box, as_space
+from rljax.core.games.game import Game
 from rljax.envs import resolve_env
 from rljax.run.export.checks import random_inputs
 from rljax.run.export.signature import read_signature

@@ -12,11 +12,12 @@ import pytest
 
 import rljax
 from rljax.envs import resolve_env
-from rljax.envs.microrts import bots, engine
 from rljax.envs.microrts.actions import ORDERS
-from rljax.envs.microrts.players import actions_of
-from rljax.envs.microrts.state import RTSState
-from rljax.envs.microrts.units import ATTACK, BARRACKS, BASE, HARVEST, HEAVY, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, WORKER
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.state import RTSState
+from rljax.envs.microrts.rules.units import ATTACK, BARRACKS, BASE, HARVEST, HEAVY, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, WORKER
+from rljax.envs.microrts.scripted import bots
+from rljax.envs.microrts.scripted.players import actions_of
 from rljax.run.export.checks import random_inputs
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import read_signature

@@ -15,9 +15,9 @@ import pytest
 
 import rljax
 from rljax.envs import resolve_env
-from rljax.envs.microrts import engine
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
-from rljax.envs.microrts.units import ACTION_NAMES, ATTACK, DIRECTIONS, NONE, OFFSETS, PRODUCE, UNIT_NAMES
+from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.units import ACTION_NAMES, ATTACK, DIRECTIONS, NONE, OFFSETS, PRODUCE, UNIT_NAMES
 from rljax.run.export.web.runtime import is_there, runtime_folder
 from tests.envs.play import QUICK
 from tests.run.export.browser import Browser, find_browser, served

@@ -20,7 +20,7 @@ import fsspec
 import pytest
 
 import rljax
-from rljax.core.config import dump_config
+from rljax.core.config_files import dump_config
 from rljax.core.places import lock_folder
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointWriter, checkpoint_steps
 from rljax.run.files.folder import CONFIG_FILE, add_checksum

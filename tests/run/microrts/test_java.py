@@ -17,23 +17,23 @@ import pytest
 
 import rljax
 from rljax.core.errors import ConfigError, RljaxError
-from rljax.core.versus import random_player, without_view
+from rljax.core.games.versus import random_player, without_view
 from rljax.envs import make_env
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.java import engine as java
 from rljax.envs.microrts.java import install
 from rljax.envs.microrts.java.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
-from rljax.envs.microrts.maps import find_map
-from rljax.envs.microrts.state import Orders
-from rljax.envs.microrts.units import HEADS
-from rljax.envs.microrts.waits import Waits
+from rljax.envs.microrts.rules.maps import find_map
+from rljax.envs.microrts.rules.state import Orders
+from rljax.envs.microrts.rules.units import HEADS
+from rljax.envs.microrts.rules.waits import Waits
 from rljax.run.files.folder import Run
 from rljax.run.microrts.games import JavaGames, play_java_games
 from rljax.run.microrts.gym_microrts import GymMicroRTS, random_actions
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.reproduce import Report
-from rljax.run.reproduce import microrts as experiments
+from rljax.run.reproduce.playing import microrts as experiments
 from rljax.run.view.tournament import Entry, make_entries, tournament
 
 MAP = "basesWorkers8x8"

@@ -17,8 +17,8 @@ from rljax.algos.dreamer.dreamer import dreamer_init, dreamer_parts
 from rljax.algos.dreamer.openloop import OpenLoop
 from rljax.algos.dreamer.replay import Replayed
 from rljax.cli.main import main
-from rljax.core.config import dump_config
-from rljax.nn.decoders import Parts
+from rljax.core.config_files import dump_config
+from rljax.nn.latent.decoders import Parts
 from rljax.run.files.folder import RunInfo, create_run_dir
 from rljax.run.files.scores import SCORES, Scores
 from rljax.run.view import openloop

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.core.config import dump_config
+from rljax.core.config_files import dump_config
 from rljax.run.view.curves import Curves, common_grid, curves, on_grid, read_metrics
 from rljax.run.view.plot import COLORS, bootstrap_interval, interquartile_mean, line_style, plot
 

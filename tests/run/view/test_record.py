@@ -18,7 +18,7 @@ from PIL import Image, ImageSequence
 
 import rljax
 from rljax.core.agent import Agent
-from rljax.core.versus import Versus
+from rljax.core.games.versus import Versus
 from rljax.run.view import record as record_module
 from rljax.run.view.record import Recording, record
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import rljax
-from rljax.core.config import dump_config
+from rljax.core.config_files import dump_config
 from rljax.run.view.show import show, sparkline
 
 CONFIG = rljax.PPOConfig(env="GridWorld-v0", env_params={"size": 5}, learning_rate=1e-3, total_timesteps=100_000)

@@ -19,10 +19,10 @@ from PIL import Image
 import rljax
 from rljax.cli.main import main
 from rljax.collect.games.matches import Games, play_match
-from rljax.core.config import dump_config
-from rljax.core.game import Game, RememberingScript
-from rljax.core.spaces import Box, Discrete
-from rljax.core.versus import random_player
+from rljax.core.config_files import dump_config
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game, RememberingScript
+from rljax.core.games.versus import random_player
 from rljax.envs import TicTacToe, make_env
 from rljax.envs.microrts.java.engine import BOTS
 from rljax.planning.mcts import make_mcts, searching

@@ -5,7 +5,8 @@ This folder has no `__init__.py` and is not in the wheel: an imitation of anothe
 It follows PureJaxRL (Lu et al., 2022), which cannot be installed, and was written anew from what is known of it: actor and critic
 inside the rollout's scan, keys split at every step, a flax cell in `nn.scan` with resets, one `done` that ends both trace and
 bootstrap, Adam leaf by leaf, epochs and minibatches of environments as scans. Two things differ: kernels are LeCun-normal instead
-of orthogonal, whose QR can hang on small machines (see `rljax.nn.initializers`), and episodes are averaged in each iteration.
+of orthogonal, whose QR can hang on small machines (see `rljax.nn.modules.initializers`), and episodes are averaged in each
+iteration.
 """
 
 from __future__ import annotations

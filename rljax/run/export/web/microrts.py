@@ -10,10 +10,8 @@ import numpy as np
 from rljax.core.errors import ConfigError
 from rljax.envs.microrts.actions import ORDERS
 from rljax.envs.microrts.against_bots import MicroRTSBots
-from rljax.envs.microrts.bots import BOTS
 from rljax.envs.microrts.game import MicroRTS
-from rljax.envs.microrts.seats import TURNED
-from rljax.envs.microrts.units import (
+from rljax.envs.microrts.rules.units import (
     ATTACK,
     ATTACK_TIME,
     COST,
@@ -32,6 +30,8 @@ from rljax.envs.microrts.units import (
     TURNED_DIRECTIONS,
     UNIT_NAMES,
 )
+from rljax.envs.microrts.scripted.bots import BOTS
+from rljax.envs.microrts.seats import TURNED
 from rljax.run.export.metadata import plain
 
 PLAYED = {"actions": "cells", "observation": "planes", "fog": False}

@@ -18,7 +18,7 @@ from typing import Any
 from rljax.core.agent import Agent, check_state
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
-from rljax.core.game import Game
+from rljax.core.games.game import Game
 from rljax.envs import resolve_env
 from rljax.envs.cartpole import CartPole
 from rljax.envs.connect_four import ConnectFour

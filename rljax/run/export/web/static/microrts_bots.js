@@ -1,4 +1,4 @@
-// Scripted players of MicroRTS, those of envs/microrts/bots.py: passive, random, and the rushes with one kind of fighter.
+// Scripted players of MicroRTS, those of envs/microrts/scripted/bots.py: passive, random, and the rushes with one kind of fighter.
 
 import { ATTACK, HARVEST, MOVE, PRODUCE, RETURN } from "./microrts_rules.js";
 import { BARRACKS, BASE, EMPTY, HEAVY, LIGHT, RANGED, RESOURCE, WORKER } from "./microrts_rules.js";
@@ -145,7 +145,7 @@ export function makeBots(rules, fromSide) {
   const attackOn = (down, right) =>
     orders.findIndex((order) => order.action === ATTACK && String(offsets[order.parameter]) === String([down, right]));
 
-  /** The first step, a direction, on the way from a cell to within reach of a goal, or -1: the A* of envs/microrts/paths.py. */
+  /** The first step, a direction, on the way from a cell to within reach of a goal, or -1: the A* of envs/microrts/scripted/paths.py. */
   function firstStep(start, goal, reach, open) {
     const queue = [{ cell: start, gone: 0, far: steps(start, goal), first: -1 }];
     const seen = new Set([start]);

@@ -1,4 +1,4 @@
-// The rules of MicroRTS, those of envs/microrts/engine.py: legal orders, and what becomes of the orders of both players.
+// The rules of MicroRTS, those of envs/microrts/rules/engine.py: legal orders, and what becomes of the orders of both players.
 //
 // The tables of units and orders come from Python, in policy.json. A state has a list over the cells, row by row, for each field
 // of Python's. An order is a number in `orders`, the same for every cell; 0 is to wait.

@@ -1,0 +1,1 @@
+"""The rules: maps, states, and the engine that advances them."""

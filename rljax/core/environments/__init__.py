@@ -1,0 +1,1 @@
+"""Environments of one agent: the contract, its spaces, and wrappers."""

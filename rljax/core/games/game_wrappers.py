@@ -1,0 +1,256 @@
+"""Wrappers of games. Those of observations (`GameView`) are functions of what the players see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.core.environments.spaces import Box, Dict, as_space
+from rljax.core.environments.wrappers import (
+    PRIVILEGED,
+    FlattenObservation,
+    TimeLimitState,
+    Wrapper,
+    flatten_observation,
+    join_privileged,
+    split_privileged,
+)
+from rljax.core.games.game import Game, RememberingScript, ScriptedPlayer
+
+OBS, GROUP = "obs", "group"
+"""Keys of an observation that says which group of players its player belongs to."""
+
+
+Step = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
+"""Result of `step_env`."""
+
+
+class WrappedGame(Wrapper, Game):
+    """A game around another one, which it delegates everything to."""
+
+    def __init__(self, game: Game):
+        super().__init__(game)
+        self.num_players = game.num_players
+        self.hides_state = game.hides_state
+        self.announces_actions = game.announces_actions
+        self.step_is_random = game.step_is_random
+        # A user's own wrapper may change rewards.
+        self.zero_sum = game.zero_sum if type(self).__module__.startswith("rljax.") else None
+        self.opening_moves = game.opening_moves
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        teams: tuple[int, ...] = self.env.teams
+        return teams
+
+    @property
+    def roles(self) -> tuple[int, ...]:
+        roles: tuple[int, ...] = self.env.roles
+        return roles
+
+    @property
+    def all_move(self) -> bool:
+        all_move: bool = self.env.all_move
+        return all_move
+
+    @property
+    def gives_outcomes(self) -> bool:
+        given: bool = self.env.gives_outcomes
+        return given
+
+    @property
+    def turn_gap(self) -> int:
+        gap: int = self.env.turn_gap
+        return gap
+
+    @property
+    def scripted(self) -> dict[str, ScriptedPlayer]:
+        def inside(play: ScriptedPlayer) -> ScriptedPlayer:
+            if isinstance(play, RememberingScript):
+                return play._replace(act=lambda key, state, params, carry: play.act(key, self.inner(state), params, carry))
+            return lambda key, state, params: play(key, self.inner(state), params)
+
+        return {name: inside(play) for name, play in self.env.scripted.items()}
+
+    def to_move(self, state: Any) -> jax.Array:
+        moves: jax.Array = self.env.to_move(self.inner(state))
+        return moves
+
+    def action_mask(self, state: Any, params: Any) -> Any:
+        return self.env.action_mask(self.inner(state), params)
+
+    def chance(self, state: Any, action: Any, params: Any) -> jax.Array:
+        probabilities: jax.Array = self.env.chance(self.inner(state), action, params)
+        return probabilities
+
+    def observe(self, state: Any, params: Any) -> Any:
+        return self.view(self.env.observe(self.inner(state), params))
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        states: tuple[Any, jax.Array] = self.env.initial_states(params)
+        return states
+
+    def text(self, state: Any, params: Any, player: int) -> str:
+        text: str = self.env.text(self.inner(state), params, player)
+        return text
+
+    def head_names(self, params: Any) -> tuple[str, ...]:
+        names: tuple[str, ...] = self.env.head_names(params)
+        return names
+
+    def action_names(self, params: Any) -> tuple[str, ...]:
+        names: tuple[str, ...] = self.env.action_names(params)
+        return names
+
+    def view(self, obs: Any) -> Any:
+        """Return the players' observations `[P, ...]` as this game gives them, from those of the wrapped game."""
+        return obs
+
+
+class GameTimeLimit(WrappedGame):
+    """End a game after `max_steps` steps, as its rules would."""
+
+    def __init__(self, game: Game, max_steps: int):
+        super().__init__(game)
+        self.max_steps = max_steps
+
+    def inner(self, state: TimeLimitState) -> Any:
+        return state.env_state
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, TimeLimitState]:
+        obs, state = self.env.reset_env(key, params)
+        return obs, TimeLimitState(state, jnp.zeros((), jnp.int32))
+
+    def step_env(self, key: jax.Array, state: TimeLimitState, action: Any, params: Any) -> Step:
+        return self._counted(state, self.env.step_env(key, state.env_state, action, params))
+
+    def step_outcome(self, state: TimeLimitState, action: Any, outcome: jax.Array, params: Any) -> Step:
+        return self._counted(state, self.env.step_outcome(state.env_state, action, outcome, params))
+
+    def _counted(self, before: TimeLimitState, step: Step) -> Step:
+        obs, state, reward, terminated, info = step
+        return obs, TimeLimitState(state, before.elapsed + 1), reward, terminated, info
+
+    def is_truncated(self, state: TimeLimitState, params: Any) -> jax.Array:
+        return super().is_truncated(state, params) | (state.elapsed >= self.max_steps)
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        states, probabilities = self.env.initial_states(params)
+        return TimeLimitState(states, jnp.zeros(probabilities.shape, jnp.int32)), probabilities
+
+
+class GameView(WrappedGame):
+    """Base class of wrappers that change the players' observations; subclasses define `view` and `observation_space`."""
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        obs, state = self.env.reset_env(key, params)
+        return self.view(obs), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Step:
+        obs, *after = self.env.step_env(key, state, action, params)
+        return self.view(obs), *after
+
+    def step_outcome(self, state: Any, action: Any, outcome: jax.Array, params: Any) -> Step:
+        obs, *after = self.env.step_outcome(state, action, outcome, params)
+        return self.view(obs), *after
+
+
+class FlattenPlayers(GameView):
+    """Flatten the observation of each player into one f32 vector, `[P, D]`."""
+
+    def view(self, obs: Any) -> jax.Array:
+        return jax.vmap(flatten_observation)(obs)
+
+    def observation_space(self, params: Any) -> Box:
+        return FlattenObservation(self.env).observation_space(params)
+
+
+class CentralCritic(GameView):
+    """Add what all other players see to what the critic of a player sees, as in MAPPO (Yu et al., 2022).
+
+    Observations become dictionaries, whose part `privileged`, f32 `[P, D]`, has the player's own privileged part, if there is
+    one, and the observations of the players after it, in turn.
+    """
+
+    def view(self, obs: Any) -> Any:
+        public, own = split_privileged(obs)
+        flat = jax.vmap(flatten_observation)(public)
+        players = self.num_players
+        others = [(np.arange(players) + shift) % players for shift in range(1, players)]
+        parts = [flat[order] for order in others] + ([] if own is None else [jax.vmap(flatten_observation)(own)])
+        named = public if isinstance(public, dict) else {OBS: public}
+        return join_privileged(named, jnp.concatenate(parts, axis=-1))
+
+    def observation_space(self, params: Any) -> Dict:
+        space: Any = as_space(self.env.observation_space(params))
+        public, own = split_privileged(dict(space.spaces)) if isinstance(space, Dict) else (None, None)
+        parts = {OBS: space} if public is None else public
+        length = (self.num_players - 1) * FlattenObservation(_Of(Dict(parts))).observation_space(params).shape[0]
+        if own is not None:
+            length += FlattenObservation(_Of(own)).observation_space(params).shape[0]
+        return Dict({**parts, PRIVILEGED: Box(-jnp.inf, jnp.inf, (length,))})
+
+
+class _Of(Wrapper):
+    """Something with an observation space, for `FlattenObservation`."""
+
+    def __init__(self, space: Any):
+        super().__init__(None)
+        self.space = space
+
+    def observation_space(self, params: Any) -> Any:
+        return self.space
+
+
+class PlayerGroups(GameView):
+    """Tell the policy which group a player belongs to: observations become `{"obs": ..., "group": bool [P, G]}`.
+
+    Args:
+        game: the game.
+        groups: group of each player, numbered from 0.
+    """
+
+    def __init__(self, game: Game, groups: tuple[int, ...]):
+        super().__init__(game)
+        self.groups = groups
+
+    @property
+    def num_groups(self) -> int:
+        return max(self.groups) + 1
+
+    def view(self, obs: Any) -> Any:
+        return {OBS: obs, GROUP: jnp.asarray(np.eye(self.num_groups, dtype=bool)[list(self.groups)])}
+
+    def observation_space(self, params: Any) -> Dict:
+        return Dict({OBS: self.env.observation_space(params), GROUP: Box(0, 1, (self.num_groups,), jnp.bool_)})
+
+
+def player_view(game: Game, obs: Any) -> Any:
+    """Return observations `[P, ...]` as `game` gives them, from those of the game that all of its wrappers are around."""
+    if not isinstance(game, WrappedGame):
+        return obs
+    return game.view(player_view(game.env, obs))
+
+
+def split_views(game: Game) -> tuple[Game, Callable[[Any], Any]]:
+    """Return the game without the outer wrappers that change what its players see, and the function by which these change it."""
+    views = []
+    while isinstance(game, GameView):
+        views.append(game.view)
+        game = game.env
+
+    def view(obs: Any) -> Any:
+        for change in reversed(views):
+            obs = change(obs)
+        return obs
+
+    return game, view
+
+
+def public_part(obs: Any) -> Any:
+    """Return what the actor sees of a player's observation, without the group that the player belongs to."""
+    return split_privileged(obs[OBS] if isinstance(obs, Mapping) and GROUP in obs else obs)[0]

@@ -1,0 +1,1 @@
+"""Layers that networks are built of: perceptrons, attention, memory cells, convolutions."""

@@ -1,0 +1,1 @@
+"""From the outputs of networks to actions: distributions, heads, masks."""

@@ -1,0 +1,1 @@
+"""Experiments in games of several players."""
