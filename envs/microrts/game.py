@@ -26,6 +26,7 @@ from rljax.envs.microrts.actions import (
     read_heads,
 )
 from rljax.envs.microrts.by_unit import ByUnit, CycleState, begin_cycle, with_pending
+from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.observation import (
     ENTITY_FEATURES,
     NUM_PLANES,
@@ -36,7 +37,6 @@ from rljax.envs.microrts.observation import (
 )
 from rljax.envs.microrts.rules import engine
 from rljax.envs.microrts.rules.layout import games_last, over_cells
-from rljax.envs.microrts.rules.maps import find_map
 from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.envs.microrts.rules.units import (
     ATTACK,
@@ -103,7 +103,8 @@ class MicroRTS(Game):
     and 1 (Huang et al., 2021).
 
     Args:
-        map_name: a name in `rljax.envs.microrts.rules.maps.MAPS`.
+        map_name: a name in `rljax.envs.microrts.rules.maps.MAPS`, that of a map of the Java engine (once it is there), or the
+            path of a map in microRTS's format, a file `.xml`.
         actions: "cells", "gridnet" or "units".
         observation: "planes", "paper" or "entities".
         fog: whether players see only cells within the sight of their units.

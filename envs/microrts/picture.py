@@ -18,6 +18,9 @@ _EDGE = np.array([(0, 90, 0), (70, 110, 255), (240, 70, 60)])
 _LINE = np.array([(0, 0, 0), (190, 190, 190), (120, 230, 120), (120, 230, 120), (90, 160, 255), (255, 60, 60)])
 _GROUND, _GRID, _WALL, _TEXT = (12, 12, 12), (48, 48, 48), (0, 70, 20), (0, 0, 0)
 
+_POINT, _SMALL_POINT = 0.08, 0.06
+"""Side of a point of a digit, in cells: of resources, and of what a worker carries."""
+
 _DIGITS = np.array(
     [[int(bit) for bit in glyph] for glyph in (
         "111101101101111", "010110010010111", "111001111100111", "111001111001111", "101101111001001",
@@ -59,7 +62,9 @@ def draw(state: RTSState, walls: np.ndarray) -> jax.Array:
     hurt = present & (pixels(state.hp) < full) & (np.abs(x) <= 0.4) & (y > 0.34) & (y <= 0.44)
     alive = x <= -0.4 + 0.8 * pixels(state.hp) / full
     image = paint(image, hurt, jnp.where(alive[..., None], jnp.array([0, 220, 0]), jnp.array([200, 0, 0])))
-    image = paint(image, present & _number(pixels(state.carried), x, y), jnp.array(_TEXT))
+    image = paint(
+        image, present & _number(pixels(state.carried), x, y, jnp.where(square, _POINT, _SMALL_POINT)), jnp.array(_TEXT)
+    )
     image = jnp.concatenate([image, _footer(state, width * size, size)])
     return jnp.clip(jnp.round(image), 0, 255).astype(jnp.uint8)
 
@@ -76,14 +81,20 @@ def _line(state: RTSState, pixels: Callable[[jax.Array], jax.Array], x: np.ndarr
     return (pixels(state.action) != NONE) & (along >= 0) & (jnp.abs(across) <= 0.04)
 
 
-def _number(value: jax.Array, x: np.ndarray, y: np.ndarray) -> jax.Array:
-    """Return which pixels of a cell are ink of its number, if that is not 0; two digits of 3 x 5 points."""
-    column, row = np.floor((x + 0.28) / 0.08).astype(int), np.floor((y + 0.2) / 0.08).astype(int)
-    inside = (column >= 0) & (column < 7) & (column != 3) & (row >= 0) & (row < 5)
-    value = jnp.clip(value.astype(jnp.int32), 0, 99)
-    digit = jnp.where(column < 3, value // 10, value % 10)
-    ink = jnp.asarray(_DIGITS)[digit, np.clip(row, 0, 4), np.clip(column % 4, 0, 2)]
-    return inside & (value > 0) & ink & ((column > 3) | (value > 9))
+def _number(value: jax.Array, x: np.ndarray, y: np.ndarray, point: jax.Array | float = _POINT) -> jax.Array:
+    """Return which pixels of a cell are ink of its number, if that is not 0.
+
+    It is in the middle and has up to three digits of 3 x 5 points.
+    """
+    value = jnp.clip(value.astype(jnp.int32), 0, 999)
+    digits = 1 + (value > 9).astype(jnp.int32) + (value > 99)
+    # A digit and the gap after it are four points wide.
+    column = jnp.floor(x / point + (4 * digits - 1) / 2).astype(jnp.int32)
+    row = jnp.floor(y / point + 2.5).astype(jnp.int32)
+    inside = (column >= 0) & (column < 4 * digits - 1) & (column % 4 < 3) & (row >= 0) & (row < 5)
+    power = jnp.array([1, 10, 100])[jnp.clip(digits - 1 - column // 4, 0, 2)]
+    ink = jnp.asarray(_DIGITS)[value // power % 10, jnp.clip(row, 0, 4), jnp.clip(column % 4, 0, 2)]
+    return inside & (value > 0) & ink
 
 
 def _footer(state: RTSState, width: int, size: int) -> jax.Array:

@@ -11,7 +11,7 @@ import numpy as np
 from rljax.envs.microrts.java.engine import BOTS, Java, JavaGame
 from rljax.envs.microrts.java.positions import Position
 from rljax.envs.microrts.java.states import position_of
-from rljax.envs.microrts.rules.maps import find_map
+from rljax.envs.microrts.rules.maps import MAPS
 
 BEGUN, KNOWN_MAP, ATTACKS, SEPARATED = (1 << bit for bit in range(4))
 """Bits of the marks.
@@ -211,5 +211,5 @@ def _begins_known_map(position: Position) -> bool:
 
 @functools.cache
 def _known_start() -> Position:
-    known = find_map("basesWorkers16x16A")
+    known = MAPS["basesWorkers16x16A"]
     return position_of(known.start(), known.wall_cells())

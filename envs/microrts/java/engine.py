@@ -137,11 +137,13 @@ class Java:
         return sorted(path.stem for path in (self.folder / "maps").glob("**/*.xml"))
 
     def map_path(self, name: str) -> Path:
-        """Return the file of a map.
+        """Return the file of a map: of that name beside the engine, or at that path, if it ends in ".xml".
 
         Raises:
             ConfigError: there is no such map; the message names the closest match.
         """
+        if name.endswith(".xml"):
+            return Path(name).expanduser()
         found = next(iter(sorted((self.folder / "maps").glob(f"**/{name}.xml"))), None) if name in self.maps() else None
         if found is None:
             raise ConfigError(f"map '{name}': {did_you_mean(name, self.maps())}")

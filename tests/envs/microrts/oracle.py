@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules import engine
-from rljax.envs.microrts.rules.maps import MAPS, find_map
+from rljax.envs.microrts.rules.maps import MAPS
 from rljax.envs.microrts.rules.state import LegalOrders, Orders, RTSState
 from rljax.envs.microrts.rules.units import ATTACK, COST, DIRECTIONS, HARVEST, MOVE, NONE, PRODUCE, RETURN, SPAN, WORKER
 from tests.envs.play import QUICK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -321,6 +322,12 @@ def test_the_picture_shows_owners_numbers_and_changes() -> None:
     changed = (np.asarray(draw(fewer, params)) != image).any(-1)
     assert changed[:32, :32].any()
     assert not changed[32:].any()
+    loaded = np.asarray(draw(state.replace(carried=state.carried.at[1, 1].set(1)), params))
+    ink = (loaded != image).any(-1)
+    assert ink[32:64, 32:64].sum() == ink.sum() > 10
+    assert (image[ink].max(-1) >= 140).all()  # it is on the worker, not on the dark ground beside it
+    rich = [np.asarray(draw(state.replace(resources=jnp.array([n, 0])), params))[256:, :32] for n in (99, 100, 127)]
+    assert all((one != other).any() for one, other in itertools.combinations(rich, 2))
 
 
 @pytest.mark.parametrize("wait_cycles", [5, 100])

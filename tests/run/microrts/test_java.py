@@ -24,7 +24,7 @@ from rljax.envs.microrts.java import engine as java
 from rljax.envs.microrts.java import install
 from rljax.envs.microrts.java.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
-from rljax.envs.microrts.rules.maps import find_map
+from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules.state import Orders
 from rljax.envs.microrts.rules.units import HEADS
 from rljax.envs.microrts.rules.waits import Waits

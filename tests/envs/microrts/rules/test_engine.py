@@ -15,9 +15,10 @@ import pytest
 from rljax.core.errors import ConfigError
 from rljax.envs.microrts.java.positions import Position, orders_array
 from rljax.envs.microrts.java.states import rows_of, state_of
+from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.observation import visible_cells
 from rljax.envs.microrts.rules import engine
-from rljax.envs.microrts.rules.maps import MAPS, find_map
+from rljax.envs.microrts.rules.maps import MAPS
 from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.envs.microrts.rules.units import (
     ATTACK,

@@ -11,8 +11,8 @@ import pytest
 
 from rljax.core.errors import ConfigError
 from rljax.envs.microrts.game import MicroRTS
+from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules import engine
-from rljax.envs.microrts.rules.maps import find_map
 from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.envs.microrts.rules.units import (
     ATTACK,

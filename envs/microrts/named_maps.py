@@ -1,0 +1,40 @@
+"""Maps by name: those of rljax, those beside the Java engine once it is there, and XML files of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.envs.microrts.java.install import microrts_folder
+from rljax.envs.microrts.rules.map_files import read_map
+from rljax.envs.microrts.rules.maps import MAPS, GameMap
+
+
+def find_map(name: str) -> GameMap:
+    """Return the map of this name.
+
+    Args:
+        name: a name in `MAPS`, that of a map of the Java engine (once `rljax tournament` has fetched it), or the path of a file
+            `.xml` in microRTS's format.
+
+    Raises:
+        ConfigError: there is no such map; the closest match is named. Or its file describes no map that the game can hold.
+    """
+    if isinstance(name, str) and name in MAPS:
+        return MAPS[name]
+    if isinstance(name, str) and name.endswith(".xml"):
+        return read_map(Path(name).expanduser())
+    files = java_maps()
+    if isinstance(name, str) and name in files:
+        return read_map(files[name])
+    known = did_you_mean(str(name), sorted({*MAPS, *files}))
+    if not known.startswith("did you mean"):
+        known = did_you_mean(str(name), MAPS)  # those of the Java engine are too many for a line
+    others = "that of a map of the Java engine" + ("" if files else " once that is there")
+    raise ConfigError(f"MicroRTS: unknown map {shown(name)}: {known} (or {others}, or a path that ends in .xml)")
+
+
+def java_maps() -> dict[str, Path]:
+    """Return the files of the maps that lie beside the Java engine by their names, none where it is not there."""
+    # Of files of the same name in several folders, the first is the map.
+    return {path.stem: path for path in sorted((microrts_folder() / "maps").glob("**/*.xml"), reverse=True)}
