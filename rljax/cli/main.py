@@ -109,7 +109,7 @@ FUNCTIONS: dict[type, str] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with status 0 (done), 1 (the run failed), 2 (the input was wrong), 130 (interrupted) or 143
-    (a training was terminated)."""
+    (a training, sweep or study was terminated)."""
     open_streams()
     print_anywhere()
     try:

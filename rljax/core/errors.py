@@ -42,7 +42,7 @@ class ProcessLostError(RljaxError, RuntimeError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C or a signal to terminate reached `fit`, which finished its chunk and saved it; or Ctrl-C a command that searches.
+    """Ctrl-C or a signal to terminate reached `fit`, which finished its chunk and saved it; or a command that searches.
 
     Attributes:
         result: the `FitResult` so far; None of a sweep or study.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -263,6 +264,15 @@ def test_an_interrupted_command_says_how_to_go_on(
         with pytest.raises(SystemExit, match="130"):
             main(["tune", "cartpole_ppo", "--run-dir", "here", *flags])
         assert capsys.readouterr().err == f"rljax: interrupted; to go on: rljax tune --resume here{said}\n"
+
+    def terminated(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("rljax.cli.search.tuning.tune", terminated)
+    with pytest.raises(SystemExit, match="143"):
+        main(["tune", "cartpole_ppo", "--run-dir", "here"])
+    assert capsys.readouterr().err == "rljax: interrupted; to go on: rljax tune --resume here\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     monkeypatch.setattr("rljax.cli.search.sweeps.run_sweep", interrupted)
     with pytest.raises(SystemExit, match="130"):
         main(["sweep", "cartpole_ppo", "--gamma", "0.9", "0.99", "--run-dir", "there", "--batch-size", "2"])
