@@ -38,7 +38,8 @@ class GameConfig(PPOConfig, VtraceConfig):
     num_steps: int = static(default=32, doc="number of steps per game in a rollout", gt=0)
     learner: str = static(
         default="ppo",
-        doc="how learners learn: 'ppo', or 'impala': V-trace, of policies that may be older by policy_lag",
+        doc="how learners learn: 'ppo', or 'impala': V-trace, of policies that may be older by policy_lag; only 'ppo' reads "
+        "clip_eps, vf_clip_eps and normalize_advantages",
         choices=("ppo", "impala"),
     )
     weights: str = static(
