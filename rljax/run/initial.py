@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,18 +13,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
-from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.environments.spaces import Discrete
+from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.envs import resolve_env
 from rljax.nn.opponents import check_same_opponent_model
-from rljax.run.files.checkpoint import describe, named_arrays
+from rljax.nn.spec import read_network
+from rljax.run.files.checkpoint import describe, named_arrays, named_leaves
 from rljax.run.files.folder import load_run
 
 IN_SEARCHES = "make_agent=lambda config: rljax.begin_from(config, RUN), in Python"
 """How to begin the runs of a sweep or a study with a policy (see `check_teacher`)."""
 
-OF_VALUES = ("critic", "value")
-"""How the names of layers begin that only values depend on; they may begin anew, since a teacher may have had no such values."""
+TEMPERATURE = "log_alpha"
+"""Name of soft actor-critic's temperature, which is no part of the policy."""
+
+NOT_OF_POLICY = ("critic", "value", TEMPERATURE)
+"""How the names of parameters begin that may begin anew: the other run may have had none, or those of another algorithm."""
+
+UNSEEN = ("strides", "dilations", "heads", "goal")
+"""Keys of a `network` table that shapes of parameters do not tell, beside `activation`."""
 
 
 def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *, checkpoint: str | int = "latest") -> Agent:
@@ -32,7 +43,7 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
     The runs are new ones: steps count from 0, and optimiser, environments, statistics of rewards and random keys are those of any
     new run. The parameters, and the statistics that normalise observations, are those of the other run; so are copies of the
     parameters, such as the teacher of `teacher_kl_coef`, and in a league the pool's first players and what exploiters are reset
-    to. Layers of the value that the other run has in another shape begin anew, with a warning.
+    to. Layers of the value that the other run has in another shape, and a temperature that it lacks, begin anew, with a warning.
 
     Args:
         config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy.
@@ -42,8 +53,8 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
         checkpoint: "latest", "best" or a number of steps.
 
     Raises:
-        ConfigError: there is no such run, its policy has another network (the message names the first parameter that differs), or
-            only one of both normalises observations.
+        ConfigError: there is no such run, its policy has another network (the message names the first parameter or key of
+            `network` that differs), or only one of both normalises observations.
     """
     agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     run = load_run(path, checkpoint=checkpoint, seed_index="best", objects=agent.config)
@@ -77,7 +88,12 @@ def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     average = getattr(state, "average_params", None)
     policy = (state.params if average is None else average, getattr(state, "obs_statistics", None))
     params, statistics = jax.tree.map(lambda x: x[0], policy) if learners_there not in (None, learners) else policy
-    taken = _taken(params, fresh.params, learners, path)
+    taken, anew = _taken(params, fresh.params, learners, path)
+    _check_same_functions(config, agent.config, path)
+    if len({any(TEMPERATURE in name for name, _ in named_leaves(x)) for x in (params, fresh.params)}) > 1:
+        _check_discrete(agent.config, path)
+    if anew:
+        warnings.warn(f"{path}: has other values, so these begin anew: {', '.join(anew)}", RljaxWarning, stacklevel=3)
     statistics = _statistics(statistics, getattr(fresh, "obs_statistics", None), agent.config, learners, path)
 
     def init(key: jax.Array) -> Any:
@@ -102,13 +118,13 @@ def check_teacher(agent: Agent, how: str) -> None:
         )
 
 
-def _taken(there: Any, here: Any, learners: int | None, path: Any) -> list[np.ndarray | None]:
-    """Return the leaves of parameters for the shapes `here`; None for layers of the value that do not fit."""
+def _taken(there: Any, here: Any, learners: int | None, path: Any) -> tuple[list[np.ndarray | None], list[str]]:
+    """Return the leaves of parameters for the shapes `here`, None for those that begin anew, and the names of these."""
     saved, found, anew = named_arrays(there), [], []
     for name, x in zip(named_arrays(here), jax.tree.leaves(here), strict=True):
         leaf = _of_learners(saved.get(name), x, learners)
         if leaf is None:
-            if not any(part.startswith(OF_VALUES) for part in name.split("/")):
+            if not any(part.startswith(NOT_OF_POLICY) for part in name.split("/")):
                 was = describe(saved[name]) if name in saved else "missing"
                 raise ConfigError(
                     f"the network of this configuration cannot take the weights of {path}: {name} is {was} there and "
@@ -117,16 +133,44 @@ def _taken(there: Any, here: Any, learners: int | None, path: Any) -> list[np.nd
             anew.append(name)
         found.append(leaf)
     unknown = [
-        name for name in saved if name not in named_arrays(here) and not any(p.startswith(OF_VALUES) for p in name.split("/"))
+        name for name in saved if name not in named_arrays(here) and not any(p.startswith(NOT_OF_POLICY) for p in name.split("/"))
     ]
     if unknown:
         raise ConfigError(
             f"the network of this configuration cannot take the weights of {path}: {unknown[0]} is {describe(saved[unknown[0]])} "
             "there and missing here"
         )
-    if anew:
-        warnings.warn(f"{path}: has other values, so these begin anew: {', '.join(anew)}", RljaxWarning, stacklevel=3)
-    return found
+    return found, anew
+
+
+def _check_same_functions(there: Config, here: Config, path: Any) -> None:
+    """Refuse a network whose parameters have the same names and shapes, and which computes something else of them."""
+    if not all(isinstance(getattr(config, "network", None), Mapping) for config in (there, here)):
+        return  # modules of the user's own, or a network without a table
+    was, now = _unseen(there), _unseen(here)
+    for key, value in now.items():
+        if was[key] != value:
+            raise ConfigError(
+                f"network.{key} = {shown(value)}: the policy of {path} was trained with {shown(was[key])}, expected the same"
+            )
+
+
+def _unseen(config: Any) -> dict[str, Any]:
+    """Return what shapes of parameters do not tell of the network that a configuration's table describes."""
+    actor_critic = isinstance(config, OnPolicyConfig) and not isinstance(config, EpsilonConfig)
+    spec = read_network(config.network, heads=actor_critic)
+    usual = "tanh" if actor_critic and spec.encoder != "cells" else "relu"
+    return {"activation": spec.activation or usual, **{key: getattr(spec, key) for key in UNSEEN}}
+
+
+def _check_discrete(config: Config, path: Any) -> None:
+    """Refuse to hand continuous policies on between soft actor-critic and the algorithms of regression."""
+    env, params = resolve_env(config.env, config.env_params)
+    if not isinstance(env.action_space(params), Discrete):
+        raise ConfigError(
+            f"the policy of {path} cannot begin a run of {config.algorithm}: of the same outputs, sac makes other continuous "
+            "actions than awac and iql"
+        )
 
 
 def _of_learners(there: np.ndarray | None, here: Any, learners: int | None) -> np.ndarray | None:

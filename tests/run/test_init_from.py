@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,51 @@ def test_other_values_begin_anew_with_a_warning_and_the_policy_is_kept(tmp_path:
     assert_same_state(begun["value_head"], fresh["value_head"])
     for name in ("actor_0", "policy_head", "critic_0"):
         assert_same_state(begun[name], there[name])
+
+
+SMALL: dict[str, Any] = {
+    "network": {"hidden": [4]}, "total_timesteps": 64, "learning_starts": 8, "batch_size": 4, "buffer_size": 32
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_soft_actor_critic_and_regression_begin_with_each_others_discrete_policies(tmp_path: Path) -> None:
+    """Their networks are alike; the temperature is no part of a policy."""
+    iql, sac = rljax.IQLConfig(online=True, **SMALL), rljax.SACConfig(temperature=0.1, **SMALL)
+    for config, other in ((iql, sac), (sac, iql)):
+        run = saved(tmp_path / config.algorithm, config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rljax.RljaxWarning)
+            begun = jax.jit(rljax.begin_from(other, tmp_path / config.algorithm).init)(jax.random.key(0))
+        assert_same_state(begun.params["actor"], run.params["actor"])
+    assert "log_alpha" not in begun.params
+
+
+@pytest.mark.slow
+def test_continuous_policies_of_another_distribution_are_refused_though_shapes_are_equal(tmp_path: Path) -> None:
+    saved(tmp_path / "sac", rljax.SACConfig(env="Pendulum-v1", **SMALL))
+    with pytest.raises(rljax.ConfigError, match="sac makes other continuous actions than awac and iql"):
+        rljax.begin_from(rljax.AWACConfig(env="Pendulum-v1", online=True, **SMALL), tmp_path / "sac")
+
+
+@pytest.mark.parametrize(
+    ("table", "other", "message"),
+    [
+        ({"hidden": [4]}, {"hidden": [4], "activation": "relu"}, "network.activation = 'relu': .* trained with 'tanh'"),
+        ({"hidden": [4], "activation": "relu"}, {"hidden": [4]}, "network.activation = 'tanh': .* trained with 'relu'"),
+        ({"hidden": [4]}, {"hidden": [4], "activation": "tanh", "goal": "concat"}, None),
+    ],
+)
+def test_a_network_that_computes_something_else_of_the_same_parameters_is_refused(
+    table: Any, other: Any, message: str | None, tmp_path: Path
+) -> None:
+    small = rljax.PPOConfig(num_envs=4, num_steps=8, num_minibatches=1)
+    saved(tmp_path / "run", small.replace(network=table))
+    if message is None:
+        rljax.begin_from(small.replace(network=other), tmp_path / "run")
+    else:
+        with pytest.raises(rljax.ConfigError, match=message):
+            rljax.begin_from(small.replace(network=other), tmp_path / "run")
 
 
 @pytest.mark.slow

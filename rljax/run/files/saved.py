@@ -68,9 +68,17 @@ def save(
 
         window, empty = window_length(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
         Records(names, window, done - len(rows), done, empty, emit).add(rows)
-    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent), data=data_of(agent))
+    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent), data=_digest(agent))
     create_run_dir(folder, config, info, state, scores.meta(done), records)
     return folder
+
+
+def _digest(agent: Agent) -> str:
+    """Return the digest of the agent's data; "" where they are not there: to act it needs none, and a resume asks for them."""
+    try:
+        return data_of(agent)
+    except ConfigError:
+        return ""
 
 
 def load(

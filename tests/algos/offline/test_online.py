@@ -149,3 +149,14 @@ def test_nothing_waits_for_the_replay_buffer_where_there_is_a_dataset() -> None:
     state = rljax.make_agent(config).init(jax.random.key(0))
     assert iterations_before_learning(config, state) == 2
     assert iterations_before_learning(config.replace(dataset="data"), state) == 0
+
+
+def test_an_agent_is_saved_without_its_dataset(tmp_path: Path) -> None:
+    """To act it needs none; so an own loop, or who loads a run from another machine, may keep it."""
+    config = rljax.CQLConfig(dataset=str(tmp_path / "gone"), network={"hidden": [4]}, batch_size=4)
+    agent = rljax.make_agent(config)
+    rljax.save(tmp_path / "run", agent, jax.jit(agent.init)(jax.random.key(0)))
+    again, _ = rljax.load(tmp_path / "run")
+    assert again.config == config
+    with pytest.raises(rljax.ConfigError, match="no dataset there"):
+        rljax.fit(resume=tmp_path / "run")
