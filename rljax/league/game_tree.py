@@ -132,7 +132,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         for player in range(2):
             for n in np.flatnonzero(moves[:, player]):
                 own = jax.tree.map(lambda x, n=n, player=player: x[n, player], obs)
-                key = b"".join(_one_zero(leaf).tobytes() for leaf in jax.tree.leaves(public_part(own)))
+                key = b"".join(_one_zero(leaf).tobytes() for leaf in jax.tree.leaves(public_part(game, own)))
                 place, depth = known[player].setdefault(key, (len(seen[player]), len(levels)))
                 if place == len(seen[player]):
                     seen[player].append(own)

@@ -215,7 +215,7 @@ def _bonus(parts: GameParts, state: Any, steps: GameSteps, key: jax.Array) -> tu
         done = _seats(jnp.broadcast_to(steps.done[..., None], shape))
         state, bonus, metrics = intrinsic.update(state, key, steps.obs, done, _seats(steps.extras[BELIEF]))
         return bonus.reshape(shape), state, metrics
-    of_all = public_part(steps.extras[FINAL_OBSERVATION])
+    of_all = public_part(parts.game, steps.extras[FINAL_OBSERVATION])
     of_movers = jax.vmap(lambda obs, moves: of_acting(parts.game, obs, moves))(of_all, steps.moves)
     after = jax.tree.map(lambda x: x.reshape(len(x), -1, *x.shape[3:]), of_movers)
     done = _seats(jnp.broadcast_to(steps.done[..., None], steps.mine.shape))

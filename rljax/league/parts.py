@@ -305,7 +305,7 @@ def initial_bonus(parts: GameParts, key: jax.Array, obs: Any) -> Any:
         return None
     games = parts.config.num_envs // parts.learners
     streams = games * (parts.game.num_players if BELIEF in parts.ppo.keep else parts.acting)
-    public = public_part(obs)
+    public = public_part(parts.game, obs)
     return _stack([intrinsic.init(k, public, streams) for k in jax.random.split(key, parts.learners)])
 
 

@@ -18,8 +18,8 @@ from rljax.collect.normalizers import init_reward_statistics, init_statistics, n
 from rljax.collect.returns import gae, upgo
 from rljax.collect.streams import traced_seat
 from rljax.core.errors import ConfigError
-from rljax.core.games.game_wrappers import GROUP, OBS, CentralCritic, player_view
-from rljax.envs import make_env
+from rljax.core.games.game_wrappers import GROUP, OBS, CentralCritic, player_view, public_part
+from rljax.envs import KuhnPoker, make_env
 from rljax.envs.race import Race
 from rljax.league import branch, exploitability, learning, tree_policies, uniform_policies
 from rljax.league.learning import _bonus, _rewards, _streams
@@ -603,3 +603,31 @@ def test_exact_trees_are_those_of_what_players_see_not_their_critics() -> None:
     for a, b in zip((*plain.masks, plain.info, plain.reward), (*central.masks, central.info, central.reward), strict=True):
         np.testing.assert_array_equal(a, b)
     assert float(exploitability(central, uniform_policies(central))) == pytest.approx(11 / 24)  # half of Kuhn's 11 / 12
+
+
+class NamedLikeGroups(KuhnPoker):
+    """Kuhn poker whose observation has the keys of `PlayerGroups`: the card is "group"."""
+
+    def observation_space(self, params: Any) -> rljax.Dict:
+        return rljax.Dict({"obs": rljax.Box(0.0, 1.0, (8,)), "group": rljax.Box(0.0, 1.0, (3,))})
+
+    def observe(self, state: Any, params: Any) -> Any:
+        obs = super().observe(state, params)
+        return {"obs": jnp.concatenate([obs[:, :2], obs[:, 5:]], axis=-1), "group": obs[:, 2:5]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["shared", "player"])
+def test_a_games_own_keys_are_no_groups_of_players(weights: str) -> None:
+    """Its tree is that of plain Kuhn poker, bonuses see the card, and policies act on what the game gives."""
+    config = self_play(NamedLikeGroups(), weights=weights, exploitability_every=96, intrinsic={"type": "count"})
+    parts = rljax.game_parts(config)
+    assert parts.tree is not None
+    assert float(exploitability(parts.tree, uniform_policies(parts.tree))) == pytest.approx(11 / 24)  # half of Kuhn's 11 / 12
+    agent, key = rljax.make_agent(config), jax.random.key(0)
+    state = jax.eval_shape(agent.init, key)
+    one = jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[0, 0], x), state.obs)
+    seen = jax.eval_shape(lambda obs: public_part(parts.game, obs), one)
+    assert {name: leaf.shape for name, leaf in seen.items()} == {"obs": (8,), "group": (3,)}
+    assert jax.eval_shape(lambda s, obs: agent.act(s, obs, None, key, True)[0], state, one).shape == ()
+    jax.eval_shape(agent.step, state)  # with the bonus

@@ -80,7 +80,7 @@ def game_act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
         params, statistics = acting(state)
-        obs = _with_critics_part(obs, whole)
+        obs = _with_critics_part(game, obs, whole)
         outputs, value, carry = policy.apply(params, obs if statistics is None else normalize(statistics, obs), carry)
         batch = value.shape if num_values == 1 else value.shape[:-1]
         return head.to_env(head.choose(head.distribution(outputs, mask), key, batch, deterministic)), carry
@@ -88,24 +88,25 @@ def game_act(
     return act
 
 
-def _with_critics_part(obs: Any, whole: Any) -> Any:
+def _with_critics_part(game: Game, obs: Any, whole: Any) -> Any:
     """Return observations as the networks take them: with zeros in place of what only the critic sees.
 
     Args:
+        game: the game.
         obs: observations of single players, with or without that.
         whole: the shapes of one player's observation.
 
     Raises:
         ConfigError: the policy is of several groups, and the observation does not say which.
     """
-    if isinstance(whole, Mapping) and GROUP in whole:
+    if isinstance(game, PlayerGroups):
         if not isinstance(obs, Mapping) or set(obs) != {OBS, GROUP}:
-            groups = whole[GROUP].shape[0]
+            groups = game.num_groups
             raise ConfigError(
                 f'observation: players have weights of {groups} groups here, so expected {{"obs": ..., "group": one-hot bool '
                 f"[{groups}]}} of the player that acts; players of rljax.collect.games.policy_player add it"
             )
-        return {OBS: _with_critics_part(obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
+        return {OBS: _with_critics_part(game.env, obs[OBS], whole[OBS]), GROUP: obs[GROUP]}
     if split_privileged(whole)[1] is None:
         return obs
     named = obs if isinstance(obs, Mapping) else {OBS: obs}  # as `central_critic` has it

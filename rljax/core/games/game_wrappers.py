@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -251,6 +251,6 @@ def split_views(game: Game) -> tuple[Game, Callable[[Any], Any]]:
     return game, view
 
 
-def public_part(obs: Any) -> Any:
-    """Return what the actor sees of a player's observation, without the group that the player belongs to."""
-    return split_privileged(obs[OBS] if isinstance(obs, Mapping) and GROUP in obs else obs)[0]
+def public_part(game: Game, obs: Any) -> Any:
+    """Return what the actor sees of a player's observation in `game`, without the group that `PlayerGroups` adds."""
+    return split_privileged(obs[OBS] if isinstance(game, PlayerGroups) else obs)[0]
