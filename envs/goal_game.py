@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
+from rljax.core.environments.wrappers import join_privileged, split_privileged
 from rljax.core.errors import ConfigError, check_int
 from rljax.core.games.game import Game
 from rljax.core.games.game_wrappers import Step, WrappedGame
@@ -32,9 +33,10 @@ class GoalGame(WrappedGame):
     """A game in which each player gets a goal z that it alone sees, drawn uniformly when a game begins.
 
     Observations are dictionaries: "observation" is that of the game, and "goal" f32 `[P, num_goals]` is the goal, one-hot.
-    Rewards are those of the game. `info["reward_components"]` has "win", the game's reward, and "follow", the reward for
-    following the goal, each f32 `[P]`. With value heads for both, `exploiter_head_weights` lets the exploiters of a league follow
-    their goals while main agents play to win (statistics z: Vinyals et al., "Grandmaster level in StarCraft II", 2019).
+    A part of the game's observation that only a critic sees, "privileged", stands beside them. Rewards are those of the game.
+    `info["reward_components"]` has "win", the game's reward, and "follow", the reward for following the goal, each f32 `[P]`.
+    With value heads for both, `exploiter_head_weights` lets the exploiters of a league follow their goals while main agents play
+    to win (statistics z: Vinyals et al., "Grandmaster level in StarCraft II", 2019).
 
     Args:
         game: the game.
@@ -61,8 +63,10 @@ class GoalGame(WrappedGame):
         return state.game
 
     def observation_space(self, params: Any) -> Dict:
-        goal = Box(0.0, 1.0, (self.num_goals,))
-        return Dict({"observation": self.env.observation_space(params), "goal": goal})
+        space: Any = as_space(self.env.observation_space(params))
+        public, privileged = split_privileged(dict(space.spaces)) if isinstance(space, Dict) else (None, None)
+        named = {"observation": space if public is None else Dict(public), "goal": Box(0.0, 1.0, (self.num_goals,))}
+        return Dict(join_privileged(named, privileged))
 
     def observe(self, state: GoalState, params: Any) -> dict[str, Any]:
         return self._with_goal(self.env.observe(state.game, params), state.goal)
@@ -94,7 +98,10 @@ class GoalGame(WrappedGame):
         return GoalState(repeated, jnp.tile(goals, (count, 1))), jnp.repeat(probabilities / each, each)
 
     def _with_goal(self, obs: Any, goal: jax.Array) -> dict[str, Any]:
-        return {"observation": obs, "goal": jax.nn.one_hot(goal, self.num_goals)}
+        public, privileged = split_privileged(obs)
+        named = {"observation": public, "goal": jax.nn.one_hot(goal, self.num_goals)}
+        joined: dict[str, Any] = join_privileged(named, privileged)
+        return joined
 
     def _takes_its_action(self, state: Any, action: Any, goal: jax.Array) -> jax.Array:
         return (self.env.to_move(state) & (action == goal)).astype(jnp.float32)

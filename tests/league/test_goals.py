@@ -42,6 +42,22 @@ def test_a_game_with_goals_is_the_game_with_a_component_for_following_them() -> 
     assert game.observe(jax.tree.map(lambda x: x[0], states), params)["goal"].shape == (2, 2)
 
 
+@pytest.mark.slow
+def test_what_only_a_critic_sees_stays_hidden_from_actors_with_goals() -> None:
+    game = GoalGame(rljax.make_env("race:HiddenBit-v0")[0], 2)
+    rljax.check_environment(game)
+    agent = rljax.make_agent(rljax.SelfPlayConfig(env=game, num_envs=2, num_steps=12, num_minibatches=1, network={"hidden": [8]}))
+    state = agent.init(jax.random.key(0))
+    assert set(state.obs) == {"observation", "goal", "privileged"}
+    assert agent.policy_and_value is not None
+    positions = [agent.policy_and_value(state, {**state.obs, "privileged": state.obs["privileged"] + x}) for x in (0.0, 5.0)]
+    np.testing.assert_array_equal(positions[0][0], positions[1][0])
+    assert not np.allclose(positions[0][1], positions[1][1])
+    public = {name: x for name, x in state.obs.items() if name != "privileged"}
+    chosen = [agent.act(state, obs, None, jax.random.key(1))[0] for obs in (state.obs, public)]
+    np.testing.assert_array_equal(*chosen)
+
+
 def league_of_goals(**changes: object) -> rljax.LeagueConfig:
     """Matching pennies, in which a goal is one of the two actions."""
     return rljax.LeagueConfig(
