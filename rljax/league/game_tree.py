@@ -18,6 +18,10 @@ Policies = Sequence[jax.Array]
 """Probabilities of each player's actions, f32 `[I_p, A]`, in the order of `GameTree.observations[p]`."""
 
 
+NO_MOVE, UNKNOWN = -1, -2
+"""A player's last move before a state: none, and different ones where several paths lead to the state."""
+
+
 class GameTree(NamedTuple):
     """The whole tree of a game of two players: N states in L levels (states after the same number of steps), at most J joint
     actions.
@@ -62,12 +66,14 @@ def game_tree(game: Any, params: Any = None, max_states: int = 1_000_000) -> Gam
     """Build the tree of a game of two players from its `initial_states`, on the host.
 
     An information set holds the states in which a player to move has the same observation, without what only a critic sees
-    (`privileged`). So observations must have perfect recall: two states that a player could tell apart earlier must have
-    different observations.
+    (`privileged`). So observations must have perfect recall: two states that a player could tell apart earlier, by what it saw
+    or did, must have different observations, unless the rest of the game is the same in both. This is checked but for states
+    that several paths with different moves of the player lead to.
 
     Raises:
         ConfigError: the game has more than `max_states` states or random steps whose outcomes it does not give, or an observation
-            occurs after different numbers of steps or with different legal actions.
+            occurs after different numbers of steps, with different legal actions, or after different last moves of its player
+            on which the rest of the game depends.
     """
     if game.num_players != 2:
         raise ConfigError(f"{game.name}: has {game.num_players} players, expected 2 for an exact tree")
@@ -119,6 +125,10 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     known: tuple[dict[bytes, tuple[int, int]], ...] = ({}, {})
     seen: tuple[list[Any], ...] = ([], [])
     legal_there: tuple[list[np.ndarray], ...] = ([], [])
+    last_before: tuple[list[int], ...] = ([], [])
+    forgotten: tuple[set[int], ...] = (set(), set())
+    # Each player's last move before a state, its information set times the number of actions plus its action.
+    last = np.full((len(chance), 2), NO_MOVE)
     levels: list[dict[str, np.ndarray]] = []
     joints: list[np.ndarray] = []
     total, merged = 0, False
@@ -137,10 +147,13 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
                 if place == len(seen[player]):
                     seen[player].append(own)
                     legal_there[player].append(mask[n, player])
+                    last_before[player].append(UNKNOWN)
+                if last_before[player][place] == UNKNOWN:
+                    last_before[player][place] = last[n, player]
+                if last[n, player] not in (UNKNOWN, last_before[player][place]):
+                    forgotten[player].add(place)
                 if depth != len(levels) or (legal_there[player][place] != mask[n, player]).any():
-                    raise ConfigError(
-                        f"{game.name}: player {player} has the same observation in states that it could tell apart earlier"
-                    )
+                    raise _forgets(game, player)
                 info[n, player] = place
         legal = np.ones((count, len(joint)), bool)
         for player in range(2):
@@ -150,6 +163,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         legal[~moves.any(1), 1:] = False  # Where nobody is to move, all joint actions are one.
         places, chosen = np.nonzero(legal)
         states, taken = _rows(states, places), joint[chosen]
+        last = np.where(moves[places], info[places] * np.int64(actions) + taken, last[places])
         outcome = np.zeros_like(places)
         probability = np.ones(legal.shape, np.float32)
         if outcomes > 1:
@@ -166,7 +180,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
             _check_chance(game, "chance", probability)
             legal = probability > 0
             places, chosen = np.nonzero(legal)
-            outcome, states, taken = chosen, _rows(states, places), taken[places]
+            outcome, states, taken, last = chosen, _rows(states, places), taken[places], last[places]
         following, reward, over = step(states, taken, outcome.astype(np.int32))
         rewards = np.zeros((*legal.shape, 2), np.float32)
         rewards[places, chosen] = reward
@@ -174,6 +188,7 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         rows = _bytes(_rows(following, going), len(going))
         _, first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         merged |= len(first) < len(going)
+        last = _last_of_merged(last[going], index.reshape(-1), len(first))
         child = np.full(legal.shape, -1, np.int32)
         child[places[going], chosen[going]] = total + index.reshape(-1)
         level = {"moves": moves, "info": info, "legal": legal, "reward": rewards, "child": child, "probability": probability}
@@ -186,6 +201,8 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
     for name, fill in (("moves", None), ("info", None), ("legal", False), ("reward", 0.0), ("child", -1), ("probability", 1.0)):
         parts = [level[name] for level in levels]
         joined[name] = np.concatenate(parts if fill is None else [_wider(part, widest, fill) for part in parts])
+    if any(forgotten):
+        _check_forgotten(game, forgotten, size, joined)
     for player, of_player in enumerate(seen):
         if not of_player:
             raise ConfigError(f"{game.name}: player {player} never moves, so it has no policy; expected a game of two who move")
@@ -200,6 +217,35 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
         merged=merged,
         **joined,
     )
+
+
+def _forgets(game: Any, player: int) -> ConfigError:
+    return ConfigError(f"{game.name}: player {player} has the same observation in states that it could tell apart earlier")
+
+
+def _check_forgotten(game: Any, forgotten: tuple[set[int], ...], size: np.ndarray, tree: dict[str, np.ndarray]) -> None:
+    """Refuse information sets that different last moves of their player lead to, unless all of their states go on alike."""
+    future = np.full(len(tree["moves"]) + 1, -1)  # the last entry is that of `child` = -1, where the game is over
+    for start, count in reversed(list(zip(np.cumsum(size) - size, size, strict=True))):
+        rows = slice(start, start + count)
+        parts = [tree[name][rows] for name in ("moves", "info", "legal", "reward", "probability")]
+        alike = _bytes([*parts, future[tree["child"][rows]]], count)
+        future[rows] = np.unique(alike, axis=0, return_inverse=True)[1].reshape(-1)
+    for player, sets in enumerate(forgotten):
+        there = tree["moves"][:, player]
+        info, futures = tree["info"][there, player], future[:-1][there]
+        one = np.zeros(info.max(initial=0) + 1, np.int64)
+        one[info] = futures
+        if sets.intersection(info[futures != one[info]].tolist()):
+            raise _forgets(game, player)
+
+
+def _last_of_merged(last: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
+    """Return the last moves `[count, 2]` before merged states, of those `[N, 2]` before the states that become number `index`."""
+    least, most = np.full((count, 2), np.iinfo(np.int64).max), np.full((count, 2), np.iinfo(np.int64).min)
+    np.minimum.at(least, index, last)
+    np.maximum.at(most, index, last)
+    return np.where(least == most, least, UNKNOWN)
 
 
 def _counted(game: Any, total: int, max_states: int) -> int:

@@ -290,6 +290,42 @@ def test_no_player_tells_zero_from_minus_zero() -> None:
     assert float(nash_conv(tree, uniform_policies(tree))) == pytest.approx(0.0, abs=1e-6)
 
 
+class Twice(Chain):
+    """Player 0 moves first and last, and wins if both moves are the same; it may see its first move, and the state keep it."""
+
+    def __init__(self, sees: bool, keeps: bool) -> None:
+        super().__init__(3)
+        self.sees, self.keeps = sees, keeps
+
+    def observe(self, state: Any, params: Any) -> jax.Array:
+        return jnp.full((2, 1), state.time + 0.5 * self.sees * state.side, jnp.float32)
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        return Coin(jnp.zeros(1, jnp.int32), jnp.zeros(1)), jnp.ones(1)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, Any]:
+        state = Coin(jnp.int32(0), jnp.float32(0.0))
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Any) -> tuple[Any, ...]:
+        kept = jnp.where(self.keeps & (state.time == 0), action[0].astype(jnp.float32), state.side)
+        after, over = Coin(state.time + 1, kept), state.time == 2
+        won = jnp.where(over & (action[0] == state.side), 1.0, 0.0)
+        return self.observe(after, params), after, won * jnp.array([1.0, -1.0]), over, {}
+
+
+def test_a_player_that_forgets_its_own_moves_is_refused() -> None:
+    """By backward induction it would choose its last move for all first moves at once."""
+    with pytest.raises(rljax.ConfigError, match="Twice: player 0 has the same observation in states that it could tell apart"):
+        game_tree(Twice(sees=False, keeps=True))
+    recalls = game_tree(Twice(sees=True, keeps=True))
+    assert float(best_response(recalls, uniform_policies(recalls), 0)[0]) == pytest.approx(1.0)
+    # What nothing depends on may be forgotten: one state after both first moves.
+    merged = game_tree(Twice(sees=False, keeps=False))
+    assert merged.merged
+    assert float(best_response(merged, uniform_policies(merged), 0)[0]) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("chance", [[0.5, 0.6], [1.5, -0.5], [0.5, float("nan")]])
 def test_chance_that_does_not_add_up_to_1_is_refused(chance: list[float]) -> None:
     class Biased(Guess):
