@@ -368,7 +368,7 @@ def ppo_learn(
         key, own_key = jax.random.split(key)
         if drawn:
             assert batch.own is not None
-            batch = own_steps(batch._replace(own=None), batch.own, own_key, size)
+            batch = own_steps(batch, batch.own, own_key, size)
         else:
             batch = jax.tree.map(lambda x: x[:size], batch)
 

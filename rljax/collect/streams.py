@@ -126,7 +126,7 @@ def own_steps(batch: Any, own: jax.Array, key: jax.Array, size: int) -> Any:
     """Return `size` steps of `batch` `[B, ...]`: the learner's own in their order, from a random one on and round.
 
     If there are more own steps than `size`, some are left out, each with the same probability; if there are fewer, some are
-    repeated.
+    repeated. If there are none, the first step of all is repeated: a loss must weigh steps by their `own`, which is then False.
 
     Args:
         batch: tree of arrays `[B, ...]`.

@@ -170,6 +170,32 @@ def test_steps_that_are_not_ones_own_do_not_enter_the_loss() -> None:
     assert float(nobody[0]) == 0.0
 
 
+@pytest.mark.slow
+def test_a_learner_without_a_step_of_its_own_learns_nothing() -> None:
+    parts = rljax.ppo_parts(WHOLE)
+    state, rollout = rljax.ppo_collect(parts, rljax.ppo_init(parts, jax.random.key(0)))
+    steps = rollout.steps
+
+    def learned(own: jax.Array) -> Any:
+        streams = Streams(
+            obs=steps.obs,
+            action=steps.action,
+            mask=None,
+            reward=steps.reward,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+            log_prob=rollout.log_prob,
+            own=own,
+        )
+        values = (rollout.value, rollout.next_value)
+        rate = jnp.float32(0.01)
+        return ppo_learn(parts, state.params, state.opt_state, streams, *values, jax.random.key(1), rate, size=32)[0]
+
+    of_nobody, of_some = jax.jit(learned)(jnp.zeros((16, 4), bool)), jax.jit(learned)(jnp.zeros((16, 4), bool).at[3].set(True))
+    jax.tree.map(np.testing.assert_array_equal, of_nobody, state.params)
+    assert not np.allclose(jax.tree.leaves(of_some)[-1], jax.tree.leaves(state.params)[-1])
+
+
 def test_the_part_of_a_seat_is_put_back_where_it_was() -> None:
     seat, _ = seats_taking_turns()
     tree = {"a": jnp.arange(60 * 2 * SEATS * 5.0).reshape(120, SEATS, 5)}
