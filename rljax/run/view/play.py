@@ -81,9 +81,15 @@ def play(
         returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
     _show(game, state, params, seat, say)
-    own = 0.0 if abs(returns[seat]) <= LEVEL else float(returns[seat])  # no rounding errors
-    say(f"{_result(game, np.asarray(info.get(RESULT, returns)), seat)}: {own:+g}")
+    own = _rounded(returns[seat])
+    shown = _rounded(returns.mean()) if game.num_teams == 1 else own
+    say(f"{_result(game, np.asarray(info.get(RESULT, returns)), seat)}: {shown:+g}")
     return own
+
+
+def _rounded(value: Any) -> float:
+    """Return a return as a number, 0 where it differs from 0 by rounding errors only."""
+    return 0.0 if abs(value) <= LEVEL else float(value)
 
 
 def _result(game: Game, result: np.ndarray, seat: int) -> str:

@@ -630,3 +630,24 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["train", "tictactoe_selfplay", "--env", "CartPole-v1"], "is not a game"),
     ):
         assert_refused(arguments, message, capsys)
+
+
+class Unequal(Parade):
+    """A team of two, of whom player 0 gets 3 in each of the 7 steps and player 1 gets 1."""
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> tuple[Any, ...]:
+        obs, state, _, terminated, info = super().step_env(key, state, action, params)
+        return obs, state, jnp.array([3.0, 1.0]), terminated, info
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seat", [0, 1])
+def test_a_team_gets_the_mean_of_its_players_returns(seat: int) -> None:
+    game, said = Unequal((0, 0)), list[str]()
+
+    def ask(prompt: str) -> str:
+        return prompt.partition("(")[2].split()[0].strip(",")
+
+    own = play(game, game.default_params, random_player, seat=seat, key=jax.random.key(0), ask=ask, say=said.append)
+    assert own == (21.0, 7.0)[seat]
+    assert said[-1] == "your team gets: +14"
