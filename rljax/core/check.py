@@ -15,7 +15,7 @@ from rljax.core.environments.environment import Environment, action_mask_of, att
 from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
 from rljax.core.errors import ConfigError, first_line
 from rljax.core.games.chance import draws_in_step, fault_of, num_outcomes, play_chance, step_shapes
-from rljax.core.games.game import LEVEL, Game, side_rewards
+from rljax.core.games.game import LEVEL, NO_OBSERVE, Game, side_rewards
 from rljax.core.games.versus import random_actions
 from rljax.core.memory import tree_bytes
 
@@ -49,7 +49,10 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
     if isinstance(env, str):
         raise ConfigError(f"check_environment({env!r}): expected an environment; make_env makes that of an id")
     env_params = attribute(env, "default_params") if env_params is None else env_params
-    warn_of(env, check_contract(env, env_params) + check_play(env, env_params, key))
+    doubts = check_contract(env, env_params)
+    if isinstance(env, Game) and type(env).observe is Game.observe:
+        Subject(env).refuse(NO_OBSERVE)  # training does without
+    warn_of(env, doubts + check_play(env, env_params, key))
 
 
 def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]:

@@ -495,6 +495,21 @@ def test_all_layers_say_whose_an_environment_is() -> None:
     assert check_contract(TimeLimit(make_env("Catch-bsuite")[0], 9), make_env("Catch-bsuite")[1])
 
 
+def test_a_game_without_observe_is_one_line_where_it_is_used() -> None:
+    unseen = {
+        "observe": rljax.Game.observe,
+        "reset_env": lambda _, key, params: (jnp.zeros((2, 3)), WalkState(jnp.zeros(()), jnp.zeros((), jnp.int32))),
+        "step_env": lambda _, k, s, a, p: (jnp.zeros((2, 3)), s.replace(time=s.time + 1), jnp.zeros(2), s.time >= 5, {}),
+    }
+    game = wrong(Pass, unseen)
+    assert line(game).startswith("must define observe(state, params) -> obs [P, ...]")
+    rljax.make_agent(rljax.SelfPlayConfig(env=game))  # training does without
+    state = jax.tree.map(lambda x: x[None], game.reset_env(None, None)[1])
+    for use in (lambda: game.text(state, None, 0), lambda: rljax.make_mcts(game, num_simulations=2)(jax.random.key(0), state)):
+        with pytest.raises(ConfigError, match=r"^game Wrong: must define observe"):
+            use()
+
+
 def test_an_id_is_no_environment() -> None:
     with pytest.raises(rljax.ConfigError, match=r"check_environment\('CartPole-v1'\): expected an environment; make_env makes"):
         rljax.check_environment("CartPole-v1")

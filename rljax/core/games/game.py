@@ -12,9 +12,14 @@ import numpy as np
 from rljax.core.environments.environment import Environment
 from rljax.core.environments.spaces import Dict, as_space, head_sizes
 from rljax.core.environments.wrappers import split_privileged
+from rljax.core.errors import ConfigError
 
 RESULT = "result"
 """Entry of a game's `info`: the result of the game for each player, f32 `[P]`, see `Game`."""
+
+
+NO_OBSERVE = "must define observe(state, params) -> obs [P, ...], what the players see of a state; searches and play use it"
+"""What is wrong with a game without `observe`."""
 
 
 class RememberingScript(NamedTuple):
@@ -159,8 +164,8 @@ class Game(Environment):
         return {}
 
     def observe(self, state: Any, params: Any) -> Any:
-        """Return the players' observations of a state, `[P, ...]`."""
-        raise NotImplementedError(f"{self.name} must define observe(state, params) -> obs [P, ...]")
+        """Return the players' observations of a state, `[P, ...]`: those that `reset_env` and `step_env` return with it."""
+        raise ConfigError(f"game {self.name}: {NO_OBSERVE}")
 
     def text(self, state: Any, params: Any, player: int) -> str:
         """Return the state as text for the terminal, as a player sees it; by default, the public part of its observation."""
