@@ -75,8 +75,8 @@ class TakeStones(Game):
 rljax.check_environment(TakeStones())
 
 # %% [markdown]
-# The check above plays the game at random and says in one line what does not fit: a mask of the wrong shape, a reward for a
-# player who is gone, a step that needs Python. Now the game goes where the name of an environment goes.
+# The check above plays the game at random and says in one line what does not fit: a mask of the wrong shape, an observation
+# outside its space, a step that needs Python. Now the game goes where the name of an environment goes.
 
 # %%
 config = rljax.SelfPlayConfig(

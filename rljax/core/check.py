@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.contract import Subject, check_contract, is_known, warn_of
+from rljax.core.contract import Subject, check_contract, describe, is_known, warn_of
 from rljax.core.environments.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
 from rljax.core.errors import ConfigError, first_line
@@ -101,8 +101,21 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
             subject.refuse("the same keys gave different results: step_env and reset_env must draw from their key alone")
     _check_seen(subject, env, params, seen)
     if subject.is_game:
+        _check_text(subject, env, params, jax.tree.map(lambda x: x[0, 0], starts[1]))
         _check_chance(subject, env, params)
     return subject.doubts
+
+
+def _check_text(subject: Subject, game: Game, params: Any, state: Any) -> None:
+    """Refuse a game of which a state cannot be shown as text. The default shows observations, which have been checked."""
+    if type(game).text is Game.text:
+        return
+    try:
+        text = game.text(state, params, 0)
+    except Exception as error:
+        subject.refuse(f"text raised {first_line(error)}", error)
+    if not isinstance(text, str):
+        subject.refuse(f"text returned {describe(text)}, expected a string")
 
 
 def _is_traced(params: Any) -> bool:

@@ -174,6 +174,7 @@ def check_contract(env: Any, params: Any) -> list[str]:
         _check_mask(subject, mask, action_space, lead)
     if players is not None:
         _check_players(subject, env, params, state, obs, players)
+        _check_names(subject, env, params, action_space)
     return subject.doubts
 
 
@@ -200,6 +201,21 @@ def _check_players(subject: Subject, game: Game, params: Any, state: Any, obs: A
     if type(game).observe is not Game.observe:
         observed = _trace(subject, "observe", lambda s: game.observe(s, params), state)
         _check_same(subject, "observation", observed, obs, "observe")
+
+
+def _check_names(subject: Subject, game: Game, params: Any, action_space: Space) -> None:
+    sizes = head_sizes(action_space)
+    if sizes is None or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
+        return  # names are for people, and nobody plays under a trace
+    for label, count, each in (("head_names", len(sizes), "head"), ("action_names", sum(sizes), "action of each head")):
+        try:
+            names = getattr(game, label)(params)
+        except Exception as error:
+            subject.refuse(f"{label} raised {first_line(error)}", error)
+        if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+            subject.refuse(f"{label} returned {describe(names)}, expected a tuple of strings, one for each {each}")
+        if len(names) != count:
+            subject.refuse(f"{label} returned {len(names)} names, expected {count}, one for each {each}")
 
 
 def _trace(subject: Subject, label: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -198,6 +198,14 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
     ("a mask without players", Pass,
      {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_mask": lambda *_: jnp.ones(4, bool)},
      "action_mask is bool[4], expected bool[2,4], or bool[2,4,4] for pairs of heads, a row for each player"),
+    ("names of too few actions", Pass, {"action_names": lambda *_: ("stay",)},
+     "action_names returned 1 names, expected 2, one for each action of each head"),
+    ("one name for two heads", Pass,
+     {"action_space": lambda *_: MultiDiscrete((2, 2)), "head_names": lambda *_: ("move",)},
+     "head_names returned 1 names, expected 2, one for each head"),
+    ("a name for each letter", Pass, {"action_names": lambda *_: "ab"},
+     "action_names returned a str, expected a tuple of strings, one for each action of each head"),
+    ("names that raise", Pass, {"action_names": raising}, "action_names raised RuntimeError: oh"),
 ]  # fmt: skip
 
 PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
@@ -252,6 +260,8 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      {"chance": lambda *_: jnp.array([0.5, 0.5]),
       "step_outcome": lambda self, s, a, o, p: Pass.step_env(self, None, s.replace(position=0.5 + 0.5 * o), a, p)},
      r"a step of step_env is none of step_outcome's with a probability above 0: play and search would differ"),
+    ("text that raises", Pass, {"text": raising}, r"text raised RuntimeError: oh"),
+    ("text that is none", Pass, {"text": lambda *_: None}, r"text returned None, expected a string"),
 ]  # fmt: skip
 
 
