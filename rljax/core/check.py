@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.contract import Subject, check_contract, describe, is_known, warn_of
+from rljax.core.contract import Subject, check_contract, check_same, describe, is_known, warn_of
 from rljax.core.environments.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
 from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
 from rljax.core.errors import ConfigError, first_line
@@ -102,6 +102,7 @@ def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]
     _check_seen(subject, env, params, seen)
     if subject.is_game:
         _check_text(subject, env, params, jax.tree.map(lambda x: x[0, 0], starts[1]))
+        _check_initial_states(subject, env, params, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), starts[1]))
         _check_chance(subject, env, params)
     return subject.doubts
 
@@ -116,6 +117,46 @@ def _check_text(subject: Subject, game: Game, params: Any, state: Any) -> None:
         subject.refuse(f"text raised {first_line(error)}", error)
     if not isinstance(text, str):
         subject.refuse(f"text returned {describe(text)}, expected a string")
+
+
+def _check_initial_states(subject: Subject, game: Game, params: Any, starts: Any) -> None:
+    """Refuse `initial_states`, where a game defines it, in which states `[M, ...]` of `reset_env` are missing or impossible."""
+    try:
+        found = jax.eval_shape(lambda: strong(game.initial_states(params)))
+    except NotImplementedError:
+        return
+    except Exception as error:
+        subject.refuse(f"initial_states raised {first_line(error)}", error)
+    expected = "expected (states [N, ...], probabilities float32[N])"
+    if not isinstance(found, tuple) or len(found) != 2:
+        subject.refuse(f"initial_states returned {describe(found)}, {expected}")
+    shapes, probability = found
+    if not isinstance(probability, jax.ShapeDtypeStruct) or probability.ndim != 1 or not probability.shape[0]:
+        subject.refuse(f"initial_states returned the probabilities {describe(probability)}, {expected}")
+    if any(x.shape[:1] != probability.shape for x in jax.tree.leaves(shapes)):
+        subject.refuse(f"initial_states returned {probability.shape[0]} probabilities, and states without this first axis")
+    one, first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (shapes, starts))
+    check_same(subject, "state", one, first, "initial_states")
+    if tree_bytes(shapes) > MAX_BYTES // 16:
+        return
+    states, chances = jax.tree.map(_numbers, jax.jit(lambda: strong(game.initial_states(params)))())
+    if (fault := fault_of("initial_states", chances.min(), abs(chances.sum() - 1.0))) is not None:
+        subject.refuse(fault)
+    starts = jax.tree.map(_numbers, starts)
+    for n in range(NUM_ENVS * NUM_STARTS):
+        pairs = zip(jax.tree.leaves(starts), jax.tree.leaves(states), strict=True)
+        alike = [
+            np.isclose(y, x[n], rtol=1e-4, atol=1e-5, equal_nan=True).reshape(len(chances), -1).all(axis=1) for x, y in pairs
+        ]
+        same = np.all(alike, axis=0)
+        if not same.any():
+            subject.refuse("reset_env returned a state that is none of initial_states")
+        if not chances[same].sum() > 0:
+            subject.refuse("reset_env returned a state that has the probability 0 in initial_states")
+
+
+def _numbers(x: jax.Array) -> np.ndarray:
+    return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
 
 
 def _is_traced(params: Any) -> bool:
@@ -210,6 +251,9 @@ class Seen(NamedTuple):
         reward: reward of the step, f32 `[]`, or `[P]` in a game.
         first_truncated: whether an episode is truncated at its start.
         clock_stands: whether `state.time`, which the time limit uses, did not grow.
+        observed: whether `observe` gives another observation of the state after the step, for each array; [] where it is not
+            defined.
+        observed_first: the same of the state at the start of an episode, after a reset.
         movers: number of players to move; 1 without players.
         gap: largest number of steps that a player to move has waited since its last move.
         sums: sum of each array of the observation, f32, to compare two runs.
@@ -221,6 +265,8 @@ class Seen(NamedTuple):
     reward: Any
     first_truncated: Any
     clock_stands: Any
+    observed: list[Any]
+    observed_first: list[Any]
     movers: Any
     gap: Any
     sums: list[Any]
@@ -248,6 +294,13 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
     def outside(obs: Any) -> list[Outside]:
         return [_find_outside(x, part) for _, x, part in _arrays("", obs, obs_space)]
 
+    def observed(obs: Any, state: Any) -> list[jax.Array]:
+        if not is_game or type(env).observe is Game.observe:
+            return []
+        pairs = zip(jax.tree.leaves(obs), jax.tree.leaves(env.observe(state, params)), strict=True)
+        # Only nearly equal: computed apart, sums may be added up in another order.
+        return [~jnp.allclose(jnp.float32(x), jnp.float32(y), rtol=1e-3, atol=1e-5, equal_nan=True) for x, y in pairs]
+
     def step(loop: tuple[Any, jax.Array], drawn: tuple[jax.Array, ...]) -> tuple[tuple[Any, jax.Array], Seen]:
         state, waited = loop
         time, key, noise = drawn
@@ -273,6 +326,8 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
             reward=jnp.asarray(reward, jnp.float32),
             first_truncated=jnp.asarray(env.is_truncated(start, params)),
             clock_stands=stands,
+            observed=observed(final, after),
+            observed_first=observed(first, start),
             movers=movers,
             gap=gap,
             sums=[jnp.sum(x, dtype=jnp.float32) for x in jax.tree.leaves(final)],
@@ -340,6 +395,10 @@ def _check_seen(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
         for (label, x, part), outside in zip(parts, all_parts, strict=True):
             if outside.bad.any():
                 _report_outside(subject, label, x.shape, part, outside, when)
+    for function, differs in (("reset_env", seen.observed_first), ("step_env", seen.observed)):
+        for (label, _, _), other in zip(parts, differs, strict=False):
+            if other.any():
+                subject.refuse(f"observe gives another {label} of a state than {function} returned with it, {steps}")
     if not np.isfinite(seen.reward).all():
         subject.doubt(f"step_env returned a reward of {seen.reward[~np.isfinite(seen.reward)][0]} {steps}, expected finite ones")
     if seen.clock_stands.any():

@@ -152,8 +152,8 @@ def check_contract(env: Any, params: Any) -> list[str]:
         subject, "step_env", stepped, lambda k, s, a: env.step_env(k, s, a, params), key, state, action
     )
     check_fits(subject, "observation", obs, obs_space, lead)
-    _check_same(subject, "observation", next_obs, obs)
-    _check_same(subject, "state", next_state, state)
+    check_same(subject, "observation", next_obs, obs)
+    check_same(subject, "state", next_state, state)
     _check_size(subject, obs)
     if not is_array(reward) or reward.shape != lead or not jnp.issubdtype(reward.dtype, jnp.floating):
         expected = f"one for each player, float32[{players}]" if lead else "a float scalar float32[]"
@@ -200,7 +200,7 @@ def _check_players(subject: Subject, game: Game, params: Any, state: Any, obs: A
         subject.refuse(f"to_move is {describe(moves)}, expected one flag for each player, bool[{players}]")
     if type(game).observe is not Game.observe:
         observed = _trace(subject, "observe", lambda s: game.observe(s, params), state)
-        _check_same(subject, "observation", observed, obs, "observe")
+        check_same(subject, "observation", observed, obs, "observe")
 
 
 def _check_names(subject: Subject, game: Game, params: Any, action_space: Space) -> None:
@@ -368,7 +368,8 @@ def _is_int(x: Any) -> bool:
         return False
 
 
-def _check_same(subject: Subject, label: str, stepped: Any, reset: Any, function: str = "step_env") -> None:
+def check_same(subject: Subject, label: str, stepped: Any, reset: Any, function: str = "step_env") -> None:
+    """Compare the structure, shapes and dtypes of what a function returned with those of what `reset_env` returned."""
     structures: list[Any] = [jax.tree.structure(tree) for tree in (stepped, reset)]
     # Compare them as text, too: the structures of two flax dataclasses of different classes compare equal. Some texts (those of
     # MJX) have addresses of objects in them.

@@ -113,6 +113,17 @@ def from_host(*shape: int, once: bool = True) -> Any:
     return observe
 
 
+def listed(*positions: float, chances: Any = None) -> Any:
+    """`initial_states` with these positions, by default all equally likely."""
+
+    def initial_states(*_: Any) -> Any:
+        count = len(positions)
+        states = WalkState(jnp.array(positions), jnp.zeros(count, jnp.int32))
+        return states, jnp.full(count, 1 / count) if chances is None else jnp.array(chances)
+
+    return initial_states
+
+
 # What it is, the class, what is overridden, and the line after "environment Wrong: " or "game Wrong: ".
 TRACED: list[tuple[str, type, dict[str, Any], str]] = [
     ("dict for a Box", Walk, {"observe": lambda s, _: dict.fromkeys(NUMBERS, jnp.zeros(()))},
@@ -260,6 +271,24 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      {"chance": lambda *_: jnp.array([0.5, 0.5]),
       "step_outcome": lambda self, s, a, o, p: Pass.step_env(self, None, s.replace(position=0.5 + 0.5 * o), a, p)},
      r"a step of step_env is none of step_outcome's with a probability above 0: play and search would differ"),
+    ("another view of a state", Pass, {"step_env": stepping(Pass, obs=jnp.ones((2, 3)))},
+     "observe gives another observation of a state than step_env returned with it, in 128 steps of random play"),
+    ("another view of a start", Pass,
+     {"reset_env": lambda self, k, p: (jnp.ones((2, 3)), Pass.reset_env(self, k, p)[1])},
+     "observe gives another observation of a state than reset_env returned with it, in 128 steps of random play"),
+    ("start that is not listed", Pass, {"initial_states": listed(1.0, 0.5)},
+     "reset_env returned a state that is none of initial_states"),
+    ("impossible start", Pass, {"initial_states": listed(0.0, 0.5, chances=(0.0, 1.0))},
+     "reset_env returned a state that has the probability 0 in initial_states"),
+    ("starts that are no distribution", Pass, {"initial_states": listed(0.0, 0.5, chances=(0.5, 0.4))},
+     r"initial_states returned probabilities that do not add up to 1 or are below 0 \(smallest 0.4, sum off by 0.1\)"),
+    ("states without probabilities", Pass, {"initial_states": lambda *_: listed(0.0)()[0]},
+     r"initial_states returned a WalkState, expected \(states \[N, ...\], probabilities float32\[N\]\)"),
+    ("states of another kind", Pass, {"initial_states": lambda *_: (jnp.zeros(1), jnp.ones(1))},
+     r"initial_states returned state of structure .*, but reset_env .*"),
+    ("one state for two", Pass, {"initial_states": lambda *_: (listed(0.0)()[0], jnp.full(2, 0.5))},
+     "initial_states returned 2 probabilities, and states without this first axis"),
+    ("starts that raise", Pass, {"initial_states": raising}, "initial_states raised RuntimeError: oh"),
     ("text that raises", Pass, {"text": raising}, r"text raised RuntimeError: oh"),
     ("text that is none", Pass, {"text": lambda *_: None}, r"text returned None, expected a string"),
 ]  # fmt: skip
@@ -294,6 +323,11 @@ def test_what_tracing_shows_is_one_line(base: type, overridden: dict[str, Any], 
 @pytest.mark.parametrize(("base", "overridden", "expected"), [case[1:] for case in PLAYED], ids=[case[0] for case in PLAYED])
 def test_what_random_play_shows_is_one_line(base: type, overridden: dict[str, Any], expected: str) -> None:
     assert re.fullmatch(expected, line(wrong(base, overridden)))
+
+
+@pytest.mark.slow
+def test_initial_states_that_fit_are_accepted() -> None:
+    rljax.check_environment(wrong(Pass, {"initial_states": listed(0.5, 0.0, chances=(0.25, 0.75))}))
 
 
 @pytest.mark.parametrize("base", [Walk, Pass])
