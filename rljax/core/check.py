@@ -10,16 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.contract import Subject, check_contract, check_same, describe, is_known, warn_of
+from rljax.core.contract import Subject, check_contract, check_same, describe, innermost, is_known, warn_of
 from rljax.core.environments.environment import Environment, action_mask_of, attribute, is_outside_jax, strong, tree_where
-from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, legal_action
-from rljax.core.errors import ConfigError, first_line
+from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, is_legal, legal_action
+from rljax.core.errors import ConfigError, first_line, shown
 from rljax.core.games.chance import draws_in_step, fault_of, num_outcomes, play_chance, step_shapes
 from rljax.core.games.game import LEVEL, NO_OBSERVE, Game, side_rewards
-from rljax.core.games.versus import random_actions
+from rljax.core.games.versus import Seated, random_actions, seat_player, where_players, without_view
 from rljax.core.memory import tree_bytes
 
 NUM_ENVS, NUM_STEPS, NUM_STARTS = 8, 128, 4
+
+SCRIPTED_STEPS = 32
+"""Steps that each scripted player plays at each seat."""
 
 MAX_BYTES = 2**30
 """Largest size of the observations and states that random play keeps; larger environments are not played."""
@@ -35,6 +38,10 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
     must count, and the same keys must give the same results. Training plays these steps, too, once per process, with environments
     and wrappers that are not rljax's or gymnax's. Python numbers (a reward of `1.0`, say) are converted. Under a trace (`jit`,
     `vmap`) nothing is played.
+
+    A game must define `observe`, which must give the observations of `reset_env` and `step_env`; states of `reset_env` must be
+    among `initial_states`, if it is defined; and each scripted player of your own game plays 32 steps at each seat, in which its
+    actions must be legal.
 
     Args:
         env: an environment of one agent, or a `Game`.
@@ -52,7 +59,10 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
     doubts = check_contract(env, env_params)
     if isinstance(env, Game) and type(env).observe is Game.observe:
         Subject(env).refuse(NO_OBSERVE)  # training does without
-    warn_of(env, doubts + check_play(env, env_params, key))
+    doubts += check_play(env, env_params, key)
+    if isinstance(env, Game):
+        _check_scripted(Subject(env), env, env_params, key)
+    warn_of(env, doubts)
 
 
 def check_play(env: Any, params: Any, key: jax.Array | None = None) -> list[str]:
@@ -157,6 +167,68 @@ def _check_initial_states(subject: Subject, game: Game, params: Any, starts: Any
 
 def _numbers(x: jax.Array) -> np.ndarray:
     return np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+
+
+def _check_scripted(subject: Subject, game: Game, params: Any, key: jax.Array | None) -> None:
+    """Let each scripted player of a user's own game play at every seat, with random moves at the others, and check its actions.
+    Compiles a program for each; under a trace nothing is done.
+    """
+    if is_known(innermost(game)) or _is_traced(params):
+        return
+    try:
+        players = dict(game.scripted)
+    except Exception as error:
+        subject.refuse(f"scripted raised {first_line(error)}", error)
+    state, wanted, one_key = step_shapes(game, params)
+    obs, _ = jax.eval_shape(lambda k: game.reset_env(k, params), one_key)
+    mask = jax.eval_shape(lambda s: game.action_mask(s, params), state)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, game.num_players)
+    for name, scripted in players.items():
+        label = f"scripted['{name}']"
+        try:
+            seated = seat_player(without_view(scripted, params), game, params)
+            carry = jax.eval_shape(seated.initial, state, obs)
+            action, _ = jax.eval_shape(seated.act, one_key, state, obs, mask, carry)
+            for found, expected in zip(jax.tree.leaves(action), jax.tree.leaves(wanted), strict=True):
+                if jnp.issubdtype(expected.dtype, jnp.integer) and not jnp.issubdtype(found.dtype, jnp.integer):
+                    subject.refuse(f"{label} returned an action {describe(found)}, expected {describe(expected)}")
+            play = jax.jit(jax.vmap(lambda seat, k, seated=seated: _play_scripted(game, params, seated, seat, k)))
+            legal, chosen = jax.tree.map(np.asarray, play(jnp.arange(game.num_players), keys))
+        except ConfigError as error:
+            message = str(error).removeprefix(f"{subject.title}: ").removeprefix(f"a player of {game.name}: ")
+            subject.refuse(message if message.startswith(label) else f"{label}: {message}", error)
+        except Exception as error:
+            subject.refuse(f"{label} raised {first_line(error)}", error)
+        if not legal.all():
+            seat, t = np.argwhere(~legal)[0]
+            value = shown(jax.tree.map(lambda x, at=(seat, t): x[at].tolist(), chosen))
+            subject.refuse(f"{label} chose {value} as player {seat} after {t} steps of random play, which is not legal there")
+
+
+def _play_scripted(game: Game, params: Any, seated: Seated, seat: jax.Array, key: jax.Array) -> tuple[jax.Array, Any]:
+    """Play a scripted player at one seat, i32 [], with random moves at all others; a game that ends begins anew.
+
+    Returns:
+        Whether its action was legal in each step in which it was to move, bool `[T]`, and its actions, leaves `[T, ...]`.
+    """
+    space = as_space(game.action_space(params))
+
+    def step(loop: tuple[Any, Any], key: jax.Array) -> tuple[tuple[Any, Any], tuple[jax.Array, Any]]:
+        state, carry = loop
+        act_key, random_key, step_key, reset_key = jax.random.split(key, 4)
+        mask = game.action_mask(state, params)
+        action, carry = seated.act(act_key, state, None, mask, carry)
+        legal = jax.vmap(lambda m, a: is_legal(space, m, a))(mask, action)[seat] | ~game.to_move(state)[seat]
+        joint = where_players(jnp.arange(game.num_players) == seat, action, random_actions(game, params, random_key, mask))
+        _, after, _, terminated, _ = strong(game.step_env(step_key, state, joint, params))
+        obs, fresh = strong(game.reset_env(reset_key, params))
+        over = terminated | game.is_truncated(after, params)
+        loop = tree_where(over, (fresh, seated.initial(fresh, obs)), (after, carry))
+        return loop, (legal, jax.tree.map(lambda x: x[seat], action))
+
+    reset_key, loop_key = jax.random.split(key)
+    obs, state = strong(game.reset_env(reset_key, params))
+    return jax.lax.scan(step, (state, seated.initial(state, obs)), jax.random.split(loop_key, SCRIPTED_STEPS))[1]
 
 
 def _is_traced(params: Any) -> bool:

@@ -23,6 +23,7 @@ from rljax.core.contract import KNOWN, check_contract, is_known
 from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from rljax.core.environments.wrappers import TimeLimit, Wrapper
 from rljax.core.errors import ConfigError, RljaxWarning
+from rljax.core.games.game import RememberingScript
 from rljax.envs import make_env
 
 GENERATOR = np.random.default_rng(0)
@@ -323,6 +324,62 @@ def test_what_tracing_shows_is_one_line(base: type, overridden: dict[str, Any], 
 @pytest.mark.parametrize(("base", "overridden", "expected"), [case[1:] for case in PLAYED], ids=[case[0] for case in PLAYED])
 def test_what_random_play_shows_is_one_line(base: type, overridden: dict[str, Any], expected: str) -> None:
     assert re.fullmatch(expected, line(wrong(base, overridden)))
+
+
+def nibbling(**players: Any) -> Any:
+    """Players take one or two of four chips in turns, and each of the `players` is scripted."""
+    overridden = {
+        "action_mask": lambda self, s, p: jnp.stack([s.position < 4, s.position < 3]) | ~self.to_move(s)[:, None],
+        "step_env": lambda self, k, s, a, p: nibble(self, s, a),
+        "reset_env": lambda self, k, p: (jnp.zeros((2, 3)), WalkState(jnp.int32(0), jnp.int32(0))),
+        "scripted": property(lambda _: players),
+    }
+    return wrong(Pass, overridden)
+
+
+def nibble(game: Any, state: Any, action: Any) -> Any:
+    taken = jnp.minimum(state.position + action[state.time % 2] + 1, 4)
+    return jnp.zeros((2, 3)), WalkState(taken, state.time + 1), jnp.zeros(2), taken >= 4, {}
+
+
+def by_heart(key: jax.Array, state: Any, params: Any, carry: Any) -> Any:
+    """A player who counts its moves and takes that many chips."""
+    move = jnp.zeros(2, jnp.int32) if carry is None else carry
+    return move, move + 1
+
+
+SCRIPTS: dict[str, tuple[Any, str]] = {
+    "one action": (lambda *_: jnp.int32(0), r"scripted\['x'\]: returned an action of shape \(\), expected \(2,\)"),
+    "floats": (lambda *_: jnp.zeros(2), r"scripted\['x'\] returned an action float32\[2\], expected int32\[2\]"),
+    "outside the space": (
+        lambda *_: jnp.full(2, 7),
+        r"scripted\['x'\] chose 7 as player 0 after 0 steps of random play, which is not legal there",
+    ),
+    "against the mask": (
+        lambda *_: jnp.ones(2, jnp.int32),
+        r"scripted\['x'\] chose 1 as player \d after [1-9]\d* steps of random play, which is not legal there",
+    ),
+    "by heart": (
+        RememberingScript(by_heart),
+        r"scripted\['x'\] chose [12] as player \d after [1-9]\d* steps of random play, which is not legal there",
+    ),
+    "raises": (raising, r"scripted\['x'\] raised RuntimeError: oh"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_scripted_player_that_breaks_the_rules_is_one_line(kind: str) -> None:
+    player, expected = SCRIPTS[kind]
+    assert re.fullmatch(expected, line(nibbling(x=player)))
+
+
+@pytest.mark.slow
+def test_scripted_players_that_keep_the_rules_are_accepted() -> None:
+    def most(key: jax.Array, state: Any, params: Any) -> jax.Array:
+        return jnp.where(state.position < 3, jnp.ones(2, jnp.int32), 0)
+
+    rljax.check_environment(nibbling(one=lambda *_: jnp.zeros(2, jnp.int32), most=most))
 
 
 @pytest.mark.slow

@@ -238,6 +238,30 @@ def legal_action(space: Space, mask: jax.Array | None, noise: jax.Array) -> tupl
     return (picks[0] if isinstance(space, Discrete) else jnp.stack(picks)), jnp.stack(stuck)
 
 
+def is_legal(space: Space, mask: jax.Array | None, action: Any) -> jax.Array:
+    """Return whether an action lies in its space and a mask allows it in every head that is read, bool [].
+
+    Args:
+        space: the action space.
+        mask: as from `Environment.action_mask`, bool `[A]` or `[A, A]`; None: everything is legal.
+        action: the action.
+    """
+    sizes = head_sizes(space)
+    if sizes is None:
+        return space.contains(action)
+    picks = jnp.stack([action[name] for name in space.spaces]) if isinstance(space, Dict) else jnp.ravel(action)
+    conditions = (space.only_if if isinstance(space, MultiDiscrete) else None) or (None,) * len(sizes)
+    mask = jnp.ones(sum(sizes), bool) if mask is None else mask
+    legal, fine, start = mask if mask.ndim == 1 else jnp.diagonal(mask), jnp.ones((), bool), 0
+    for pick, size, condition in zip(picks, sizes, conditions, strict=True):
+        entry = start + jnp.clip(pick, 0, size - 1)
+        unread = jnp.zeros((), bool) if condition is None else ~jnp.isin(picks[condition[0]], jnp.asarray(condition[1]))
+        fine &= unread | ((pick >= 0) & (pick < size) & legal[entry])
+        legal = legal if mask.ndim == 1 else legal & mask[entry]
+        start += size
+    return fine
+
+
 def _scale_noise(space: Any, noise: jax.Array) -> Any:
     """Return an element of a Box or a Tuple; where a Box has no bound, within 1 of the other bound or of 0."""
     if isinstance(space, Tuple):

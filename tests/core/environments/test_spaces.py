@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space, head_sizes, legal_action
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, as_space, head_sizes, is_legal, legal_action
 
 # Compiling takes most of the time here, so XLA need not optimise.
 QUICK = {"xla_backend_optimization_level": 0}
@@ -169,3 +169,27 @@ def test_head_sizes_are_in_order_of_insertion() -> None:
     assert head_sizes(MultiDiscrete((2, 3))) == (2, 3)
     for other in (Box(0.0, 1.0, (2,)), Tuple((Discrete(2),)), Dict({}), NESTED):
         assert head_sizes(other) is None
+
+
+def test_an_action_is_legal_if_each_head_that_is_read_allows_it() -> None:
+    pairs = jnp.array([[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]], bool)  # the second head repeats the first
+    reads = MultiDiscrete((2, 2), only_if=(None, (0, (1,))))  # the second head is read after action 1 of the first
+    no_second = jnp.array([True, True, True, False])
+    heads = Dict({"b": Discrete(2), "a": Discrete(3)})  # in this order
+    last = jnp.array([True, False, False, False, True])
+    for space, mask, action, expected in (
+        (Discrete(2), None, 1, True),
+        (Discrete(2), None, 2, False),
+        (Discrete(2), None, -1, False),
+        (Discrete(2), jnp.array([True, False]), 1, False),
+        (MultiDiscrete((2, 2)), pairs, (1, 1), True),
+        (MultiDiscrete((2, 2)), pairs, (0, 1), False),
+        (reads, no_second, (0, 1), True),
+        (reads, no_second, (1, 1), False),
+        (heads, last, {"b": 0, "a": 2}, True),
+        (heads, last, {"b": 1, "a": 2}, False),
+        (Box(0.0, 1.0, (2,)), None, (0.5, 1.0), True),
+        (Box(0.0, 1.0, (2,)), None, (0.5, 1.5), False),
+    ):
+        action = jnp.asarray(action) if not isinstance(action, dict) else jax.tree.map(jnp.asarray, action)
+        assert bool(is_legal(space, mask, action)) == expected, (space, action)
