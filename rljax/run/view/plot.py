@@ -8,6 +8,7 @@ slower, ignores its random state, and its version 1.2.0 cannot be imported besid
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,10 @@ ABREAST = 3
 """Largest number of panels beside each other."""
 
 MOST_IN_A_COLUMN = 18
-"""Largest number of lines in one column of a legend."""
+"""Largest number of labels in one column of a legend."""
+
+LEGEND_WIDTH = 30
+"""Largest number of characters of a label in one line of a legend; longer labels take several lines."""
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -253,15 +257,19 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     labels = list(dict.fromkeys(line.label for line in lines))
-    beside = len(labels) > 6 or (len(panels) > 1 and len(labels) > 1)  # the legend: inside it would cover the lines
+    texts = {label: _legend_label(label, lines) for label in labels}
+    rows = [text.count("\n") + 1 for text in texts.values()]
+    # Beside the panels, as inside it would cover the lines.
+    beside = len(labels) > 6 or (len(labels) > 1 and (len(panels) > 1 or max(rows) > 1))
     high = -(-len(panels) // ABREAST)
     wide = -(-len(panels) // high)
     size = (5.0, 3.4) if len(panels) == 1 else (3.4 * wide, 2.6 * high + 0.4)
     columns = -(-len(labels) // MOST_IN_A_COLUMN)
+    each = -(-len(labels) // columns)  # matplotlib fills columns evenly
+    tallest = max(0.13 * sum(rows[i : i + each]) + 0.11 * each for i in range(0, len(labels), each))
     with matplotlib.rc_context(STYLE):
         # Use the object interface: pyplot would keep the figure in memory and choose a backend for a screen.
-        figure = Figure(figsize=(size[0] + 2.5 * columns * beside, max(size[1], 0.24 * min(len(labels), MOST_IN_A_COLUMN))),
-                        layout="constrained")  # fmt: skip
+        figure = Figure(figsize=(size[0] + 2.5 * columns * beside, max(size[1], tallest * beside)), layout="constrained")
         every = figure.subplots(high, wide, squeeze=False).ravel()
         handles: dict[str, Any] = {}  # by label: those that matplotlib keeps lack labels that begin with an underscore
         for axes, panel, title in zip(every, panels, titles, strict=False):
@@ -270,7 +278,7 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
                 handles[line.label] = _draw_line(axes, line, line_style(labels.index(line.label)), len(labels))
             _decorate(axes, max(line.steps[-1] for line in here), title, unit)
             if not beside and len(here) > 1:
-                axes.legend(list(handles.values()), [_legend_label(label, lines) for label in handles], frameon=False)
+                axes.legend(list(handles.values()), [texts[label] for label in handles], frameon=False)
         for axes in every[len(panels) :]:
             axes.set_axis_off()
         if len(panels) == 1:
@@ -278,8 +286,8 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
         else:
             figure.supylabel(TITLES.get(metric, printable(metric)), fontsize=10)
         if beside:
-            texts = [_legend_label(label, lines) for label in labels]
-            figure.legend([handles[label] for label in labels], texts, loc="outside right center", frameon=False, ncols=columns)
+            shown = [handles[label] for label in labels]
+            figure.legend(shown, list(texts.values()), loc="outside right center", frameon=False, ncols=columns)
         figure.supxlabel(_caption(lines), fontsize=7, color="0.35")
         with atomic_file(path) as aside:
             figure.savefig(aside, format=path.suffix.lower()[1:], dpi=300, metadata=METADATA[path.suffix.lower()])
@@ -309,9 +317,25 @@ def _draw_line(axes: Any, line: Curve, style: dict[str, Any], count: int) -> Any
 
 
 def _legend_label(label: str, lines: list[Curve]) -> str:
-    """Return a label with the number of seeds, which may differ between panels."""
+    """Return a label with the number of seeds, which may differ between panels; a long one has several lines."""
     counts = sorted({line.num_seeds for line in lines if line.label == label})
-    return f"{label} (n = {counts[0]})" if len(counts) == 1 else f"{label} (n = {counts[0]} to {counts[-1]})"
+    text = _wrap(label)
+    return f"{text} (n = {counts[0]})" if len(counts) == 1 else f"{text} (n = {counts[0]} to {counts[-1]})"
+
+
+def _wrap(label: str) -> str:
+    """Break a long label into lines: at spaces, and in names of folders also after `_` and `/`."""
+    if len(label) <= LEGEND_WIDTH:
+        return label
+    lines = [""]
+    for word in re.findall(r"\S+\s*|\s+", label):
+        parts = [word] if len(word.rstrip()) <= LEGEND_WIDTH else re.findall(r"[^_/]+[_/]*|[_/]+", word)
+        for piece in (part[i : i + LEGEND_WIDTH] for part in parts for i in range(0, len(part), LEGEND_WIDTH)):
+            if len((lines[-1] + piece).rstrip()) <= LEGEND_WIDTH:
+                lines[-1] += piece
+            else:
+                lines.append(piece)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def _decorate(axes: Any, last_step: float, title: str, what: str) -> None:

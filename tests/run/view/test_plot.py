@@ -220,6 +220,46 @@ def test_any_text_is_a_label(tmp_path: Path, count: int) -> None:
     assert all(f"<!-- {label} (n = 1) -->" in svg for label in labels)
 
 
+def _drawn_figure(runs: Any, tmp_path: Path) -> Any:
+    """The figure as matplotlib has laid it out."""
+    from matplotlib.figure import Figure
+
+    figures = []
+
+    def save(self: Any, *args: Any, **kwargs: Any) -> None:
+        savefig(self, *args, **kwargs)
+        self.draw_without_rendering()  # lays it out for the resolution in which the test measures
+        figures.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        savefig = Figure.savefig
+        patch.setattr(Figure, "savefig", save)
+        plot(runs, tmp_path / "figure.svg")
+    return figures[0]
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_long_labels_stand_beside_the_lines_and_leave_them_their_room(tmp_path: Path, count: int) -> None:
+    labels = [
+        "a setting: learning_rate = 0.00025, ent_coef = 0.01, network.hidden = [256, 256, 256], num_envs = 1024",
+        "cartpole_ppo_learning_rate_0.00025_ent_coef_0.01_hidden_256_256_batch_4096_seed_0",
+        "x" * 120,
+        *(f"{'word ' * 20}{i}" for i in range(17)),
+    ][:count]
+    figure = _drawn_figure({label: {"episode/return": np.arange(3.0)} for label in labels}, tmp_path)
+    assert figure.axes[0].get_legend() is None
+    (legend,) = figure.legends
+    axes, names = figure.axes[0].get_window_extent(), legend.get_window_extent()
+    assert axes.width / figure.dpi > 3.9
+    assert axes.x1 < names.x0 < names.x1 <= figure.bbox.x1
+    assert 0 <= names.y0 < names.y1 <= figure.bbox.y1
+    for label, text in zip(labels, legend.get_texts(), strict=True):
+        shown = text.get_text()
+        assert "".join(shown.split()) == "".join(f"{label} (n = 1)".split()), "nothing is left out"
+        assert max(map(len, shown.split("\n"))) <= 38
+    assert "256_256_batch_4096_seed_0 (n = 1)" in legend.get_texts()[1].get_text().split("\n"), "numbers and words stay whole"
+
+
 def test_evaluations_are_the_default_where_every_run_has_them(tmp_path: Path) -> None:
     evaluated = write_run(tmp_path / "a", returns=np.array([np.nan, 5.0]), metric="eval/return")
     other = write_run(tmp_path / "b", CONFIG.replace(gamma=0.9), returns=np.arange(3.0))
