@@ -7,10 +7,11 @@ slower, ignores its random state, and its version 1.2.0 cannot be imported besid
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ MOST_IN_A_COLUMN = 18
 
 LEGEND_WIDTH = 30
 """Largest number of characters of a label in one line of a legend; longer labels take several lines."""
+
+DIGITS = 8
+"""Number of significant digits of a number at a tick, unless its neighbours are equal in so many."""
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -346,16 +350,26 @@ def _decorate(axes: Any, last_step: float, title: str, what: str) -> None:
     axes.set_xlabel(f"{what}{word}")
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _tick(x / unit)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _tick(y, _digits(axes.yaxis.get_majorticklocs()))))
     axes.margins(x=0.02)
     axes.grid(color="0.9", linewidth=0.6)
     if title:
         axes.set_title(title, loc="left")
 
 
-def _tick(value: float) -> str:
+def _tick(value: float, digits: int = DIGITS) -> str:
     """Format a number for an axis, `12,000` or `0.25`, with a real minus sign."""
-    return f"{value:,.8g}".replace("-", "\N{MINUS SIGN}")
+    return f"{value:,.{digits}g}".replace("-", "\N{MINUS SIGN}")
+
+
+def _digits(ticks: Sequence[float]) -> int:
+    """Return the number of significant digits by which neighbouring ticks differ, at least `DIGITS`."""
+    step = min(np.diff(ticks), default=0.0)
+    if step <= 0:
+        return DIGITS
+    # Two more: steps such as 2.5 have a digit after their first, and 10 has a digit more than its logarithm.
+    needed = math.ceil(math.log10(max(map(abs, ticks)) / step)) + 2
+    return min(max(DIGITS, needed), np.finfo(np.float64).precision)
 
 
 def _caption(lines: list[Curve]) -> str:

@@ -260,6 +260,17 @@ def test_long_labels_stand_beside_the_lines_and_leave_them_their_room(tmp_path: 
     assert "256_256_batch_4096_seed_0 (n = 1)" in legend.get_texts()[1].get_text().split("\n"), "numbers and words stay whole"
 
 
+@pytest.mark.parametrize(("offset", "step"), [(1e6, 1e-3), (-1e6, 1e-3), (1e12, 0.5), (0.0, 1e-9), (0.0, 25.0), (1e300, 1e290)])
+def test_ticks_are_told_apart(tmp_path: Path, offset: float, step: float) -> None:
+    figure = _drawn_figure({"episode/return": offset + step * np.arange(40.0)}, tmp_path)
+    axis = figure.axes[0].yaxis
+    texts = [label.get_text() for label in axis.get_ticklabels()]
+    assert len(texts) > 3
+    read = [float(text.replace(",", "").replace("\N{MINUS SIGN}", "-")) for text in texts]
+    ticks = axis.get_ticklocs()
+    np.testing.assert_allclose(np.subtract(read, ticks), 0, atol=0.01 * np.diff(ticks).min())
+
+
 def test_evaluations_are_the_default_where_every_run_has_them(tmp_path: Path) -> None:
     evaluated = write_run(tmp_path / "a", returns=np.array([np.nan, 5.0]), metric="eval/return")
     other = write_run(tmp_path / "b", CONFIG.replace(gamma=0.9), returns=np.arange(3.0))
