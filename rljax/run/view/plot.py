@@ -152,7 +152,7 @@ def plot(
     algorithms = {s.config.algorithm.upper() for s in sources if s.config is not None}
     if len(panels) == 1:
         # A single algorithm is named in the title; several are named in the legend.
-        titles = [f"{algorithms.pop()} on {titles[0]}" if len(algorithms) == 1 and titles[0] else ""]
+        titles = [f"{algorithms.pop()} on {titles[0]}" if len(algorithms) == 1 and titles[0] else titles[0]]
     iterations = not steps_per_iteration and any(source.config is None for source in sources)
     _draw(path, lines, metric, titles, "iterations" if iterations else "environment steps")
     return Plot(path, metric, lines)

@@ -398,6 +398,15 @@ def test_each_environment_has_a_panel_and_like_lines_have_like_looks(tmp_path: P
     assert [len(re.findall(f"stroke: {color.lower()}; stroke-width: 1.5", svg)) for color in COLORS[:3]] == [3, 3, 0]
 
 
+def test_the_title_names_the_environment_and_a_single_algorithm(tmp_path: Path) -> None:
+    ppo = write_run(tmp_path / "ppo", returns=np.arange(5.0))
+    dqn = write_run(tmp_path / "dqn", rljax.DQNConfig(env="CartPole-v1"), returns=np.arange(5.0))
+    assert "<!-- PPO on CartPole-v1 -->" in _svg_text([ppo], tmp_path)
+    several = _svg_text([ppo, dqn], tmp_path)
+    assert "<!-- CartPole-v1 -->" in several
+    assert " on CartPole-v1" not in several
+
+
 def test_a_field_that_differs_names_the_lines_of_all_panels(tmp_path: Path) -> None:
     runs = [
         write_run(tmp_path / f"{env}-{rate}", CONFIG.replace(env=env, learning_rate=rate), returns=np.arange(5.0))
