@@ -264,7 +264,7 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
     texts = {label: _legend_label(label, lines) for label in labels}
     rows = [text.count("\n") + 1 for text in texts.values()]
     # Beside the panels, as inside it would cover the lines.
-    beside = len(labels) > 6 or (len(labels) > 1 and (len(panels) > 1 or max(rows) > 1))
+    beside = len(labels) > 3 or (len(labels) > 1 and (len(panels) > 1 or max(rows) > 1))
     high = -(-len(panels) // ABREAST)
     wide = -(-len(panels) // high)
     size = (5.0, 3.4) if len(panels) == 1 else (3.4 * wide, 2.6 * high + 0.4)
@@ -282,7 +282,8 @@ def _draw(path: Path, lines: list[Curve], metric: str, titles: list[str], unit: 
                 handles[line.label] = _draw_line(axes, line, line_style(labels.index(line.label)), len(labels))
             _decorate(axes, max(line.steps[-1] for line in here), title, unit)
             if not beside and len(here) > 1:
-                axes.legend(list(handles.values()), [texts[label] for label in handles], frameon=False)
+                # Its background keeps the text readable where every place has a line.
+                axes.legend(list(handles.values()), [texts[label] for label in handles], edgecolor="none", framealpha=0.8)
         for axes in every[len(panels) :]:
             axes.set_axis_off()
         if len(panels) == 1:

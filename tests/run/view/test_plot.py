@@ -260,6 +260,19 @@ def test_long_labels_stand_beside_the_lines_and_leave_them_their_room(tmp_path: 
     assert "256_256_batch_4096_seed_0 (n = 1)" in legend.get_texts()[1].get_text().split("\n"), "numbers and words stay whole"
 
 
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_legend_covers_no_lines(tmp_path: Path, count: int) -> None:
+    """Where every place has a line, few labels have a background to be read on, and more stand beside the axes."""
+    figure = _drawn_figure({str(i): {"episode/return": i + np.arange(3.0) % 2} for i in range(count)}, tmp_path)
+    inside = figure.axes[0].get_legend()
+    if count == 3:
+        assert inside.get_frame_on()
+        assert inside.get_frame().get_alpha() > 0.7
+    else:
+        assert inside is None
+        assert figure.legends[0].get_window_extent().x0 > figure.axes[0].get_window_extent().x1
+
+
 @pytest.mark.parametrize(("offset", "step"), [(1e6, 1e-3), (-1e6, 1e-3), (1e12, 0.5), (0.0, 1e-9), (0.0, 25.0), (1e300, 1e290)])
 def test_ticks_are_told_apart(tmp_path: Path, offset: float, step: float) -> None:
     figure = _drawn_figure({"episode/return": offset + step * np.arange(40.0)}, tmp_path)
