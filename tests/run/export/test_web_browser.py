@@ -167,7 +167,8 @@ def test_an_agent_with_memory_is_watched_and_steered(browser: Browser, site: str
     picture = browser.value(PICTURE)
     browser.wait(f"{PICTURE} !== {json.dumps(picture)}")
     # Nine steps are the time limit of this agent's configuration.
-    browser.wait("document.querySelectorAll('dd')[2].textContent.includes('of 2')")
+    browser.wait("document.querySelectorAll('dd')[2].textContent.endsWith(' over 1 episode')")
+    browser.wait("document.querySelectorAll('dd')[2].textContent.endsWith(' over 2 episodes')")
     browser.key("ArrowRight", up=False)
     browser.wait(f"{STATUS} === 'You act.'")
     browser.key("ArrowRight", down=False)

@@ -56,7 +56,8 @@ export async function play({ canvas, view, status, controls, details, help, envi
     figures.step.textContent = state.time;
     figures.return.textContent = total.toFixed(environment.digits);
     const mean = returns.reduce((a, b) => a + b, 0) / returns.length;
-    figures.mean.textContent = returns.length ? `${mean.toFixed(environment.digits)} of ${returns.length}` : "none yet";
+    const count = `${returns.length} episode${returns.length === 1 ? "" : "s"}`;
+    figures.mean.textContent = returns.length ? `${mean.toFixed(environment.digits)} over ${count}` : "none yet";
     if (shown.probs !== null) probabilities.hidden = false;
     bars.forEach(({ meter, output }, i) => {
       meter.value = shown.probs?.[i] ?? 0;
