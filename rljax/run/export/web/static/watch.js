@@ -78,21 +78,27 @@ export async function play({ canvas, view, status, controls, details, help, envi
     say();
   }
 
+  /** Take one step, and stay there. */
+  function single() {
+    if (running) toggle();
+    step();
+  }
+
   const stop = button(running ? "Pause" : "Play", toggle, "main");
   const speed = choice("Speed", [["0.25", "slow"], ["1", "normal"], ["4", "fast"]]);
   speed.select.value = "1";
-  controls.append(stop, button("One step", () => (running ? toggle() : step())), button("New episode", begin), speed.label);
+  controls.append(stop, button("One step", single), button("New episode", begin), speed.label);
   const rows = [["Step", figures.step], ["Return", figures.return], ["Mean return", figures.mean]];
   details.append(make("dl", {}, ...rows.flatMap(([name, figure]) => [make("dt", {}, name), figure])), probabilities);
   help.textContent =
     `Take over: hold ${environment.held}, or press on the picture. ` +
-    "Space pauses, S takes one step, N begins an episode.";
+    "Space pauses, S pauses and takes one step, N begins an episode.";
 
   document.addEventListener("keydown", (event) => {
     if (event.target instanceof HTMLSelectElement || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in environment.keys) held = event.repeat ? held : { key: event.key };
     else if (event.key === " " && !(event.target instanceof HTMLButtonElement)) toggle();
-    else if (event.key.toLowerCase() === "s") running ? toggle() : step();
+    else if (event.key.toLowerCase() === "s") single();
     else if (event.key.toLowerCase() === "n") begin();
     else return;
     event.preventDefault();
