@@ -179,11 +179,15 @@ def test_an_agent_with_memory_is_watched_and_steered(browser: Browser, site: str
     assert browser.value(STATUS) != "You act."
     browser.key(" ")
     browser.wait(f"{STATUS} === 'Paused.' || {STATUS} === 'The episode has ended.'")
-    # One step of an episode that is played stops it there.
+    # One step of an episode that is played stops it there; the agent has looked at nothing when an episode begins.
+    bars = "[...document.querySelectorAll('.bar output')].map((x) => x.textContent)"
     press = "document.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{}' }}))"
     browser.value(f"{press.format(' ')}; {press.format('n')}; {press.format('s')}")
     assert browser.value(STATUS) == "Paused."
     browser.wait(f"{step} === 1")
+    assert all(text.endswith(" %") for text in browser.value(bars))
+    browser.key("n")
+    assert set(browser.value(bars)) == {"\N{EN DASH}"}
     # The page's runner alone, over whole episodes of the agent in Python.
     episodes = played("gru", True)
     inputs = json.dumps({"obs": episodes.obs[:, 0].tolist(), "begins": episodes.begins[:, 0].tolist()})

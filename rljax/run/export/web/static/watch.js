@@ -61,7 +61,7 @@ export async function play({ canvas, view, status, controls, details, help, envi
     if (shown.probs !== null) probabilities.hidden = false;
     bars.forEach(({ meter, output }, i) => {
       meter.value = shown.probs?.[i] ?? 0;
-      output.textContent = `${Math.round(100 * meter.value)} %`;
+      output.textContent = shown.probs === null ? "–" : `${Math.round(100 * meter.value)} %`;
     });
     say();
   }
