@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-ASCII = str.maketrans({"─": "-", "━": "-", "═": "=", "│": "|", "┃": "|", "•": "*", "·": ".", "…": "...", "→": "->"})
+ASCII = str.maketrans({"─": "-", "━": "-", "═": "=", "│": "|", "┃": "|", "•": "*", "·": ".", "…": "...", "→": "->", "±": "+-"})
 """Replacements for characters that a terminal may not have."""
 
 

@@ -586,7 +586,7 @@ def test_a_terminal_of_ascii_gets_something_like_it(capsys: pytest.CaptureFixtur
     assert b"rljax train cartpole_ppo" in done.stdout
     assert b"    * train " in done.stdout
     assert b"?" not in done.stdout
-    assert "╭──┬ │█▁ • é".encode("ascii", "rljax") == b"+--+ |## * ?"
+    assert "╭──┬ │█▁ • é ±".encode("ascii", "rljax") == b"+--+ |## * ? +-"
 
 
 @pytest.mark.slow
