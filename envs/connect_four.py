@@ -86,7 +86,7 @@ class ConnectFour(Game):
 
     def text(self, state: ConnectFourState, params: ConnectFourParams, player: int) -> str:
         rows = ["|" + " ".join(".XO"[int(disc)] for disc in row) + "|" for row in state.board[::-1]]
-        return "\n".join([*rows, " " + " ".join(self.action_names(params))])
+        return "\n".join([*rows, " " + " ".join(self.action_names(params)), f"you are {'XO'[player]}"])
 
     def action_names(self, params: ConnectFourParams) -> tuple[str, ...]:
         return tuple(str(i + 1) for i in range(COLUMNS))

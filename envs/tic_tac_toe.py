@@ -79,7 +79,8 @@ class TicTacToe(Game):
 
     def text(self, state: TicTacToeState, params: TicTacToeParams, player: int) -> str:
         marks = [(str(i + 1), "X", "O")[int(mark)] for i, mark in enumerate(state.board)]
-        return "\n---+---+---\n".join(" " + " | ".join(marks[i : i + 3]) for i in (0, 3, 6))
+        board = "\n---+---+---\n".join(" " + " | ".join(marks[i : i + 3]) for i in (0, 3, 6))
+        return f"{board}\nyou are {'XO'[player]}"
 
     def action_names(self, params: TicTacToeParams) -> tuple[str, ...]:
         return tuple(str(i + 1) for i in range(9))

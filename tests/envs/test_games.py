@@ -372,3 +372,13 @@ def test_territory_in_words() -> None:
     assert lines[6] == " 3  .  .  .  .  .  b "
     assert lines[7] == "cells of team a (players 0 and 1): 1, of team b (players 2 and 3): 2; steps left: 26"
     assert game.text(state, game.default_params, 0).splitlines()[3] == " .  .  .  1  .  .  . "
+
+
+@pytest.mark.parametrize("game", [TicTacToe(), ConnectFour()])
+def test_a_board_in_words_says_which_mark_is_ones_own(game: TicTacToe | ConnectFour) -> None:
+    _, state = game.reset_env(jax.random.key(0), game.default_params)
+    state = state.replace(board=np.where(np.arange(state.board.size) == 0, 1, 0).reshape(state.board.shape))  # of player 0
+    for player, mark in enumerate("XO"):
+        board, _, own = game.text(state, game.default_params, player).rpartition("\n")
+        assert own == f"you are {mark}"
+        assert (board.count("X"), board.count("O")) == (1, 0)
