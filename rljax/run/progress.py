@@ -178,7 +178,18 @@ class Bar(_Compiling):
 
     def update(self, step: int, steps_per_second: float, episode_return: float, seconds_left: float) -> None:
         left = f"{_duration(seconds_left)} left" if math.isfinite(seconds_left) else "left: once learning starts"
-        numbers = f"{step:,}/{self.total:,}  {steps_per_second:,.0f} steps/s  return {_number(episode_return)}  {left}"
+        shown = f"return {_number(episode_return)}"
+        of_all = f"{step:,}/{self.total:,}"
+        # In a narrow terminal the return and the time left stay longest.
+        versions = [
+            f"{of_all}  {steps_per_second:,.0f} steps/s  {shown}  {left}",
+            f"{of_all}  {shown}  {left}",
+            f"{step:,}  {shown}  {left}",
+            f"{shown}  {left}",
+            shown,
+        ]
+        room = self.bar.console.width - len("training ")
+        numbers = next((numbers for numbers in versions if len(numbers) <= room), shown)
         self.bar.update(self.task, completed=step, numbers=numbers)
         self._refresh()
 

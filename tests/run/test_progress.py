@@ -61,6 +61,7 @@ def test_plain_progress_prints_a_line_per_tenth(capsys: pytest.CaptureFixture[st
 def test_the_bar_fits_its_line(width: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each moment of a long run no number is cut; the bar itself takes what is left."""
     monkeypatch.setattr(Bar, "_show", lambda self: None)
+    monkeypatch.setattr("rich.progress.get_console", lambda: Console(width=width))
     bar = Bar()
     bar.prepare()
 
@@ -81,6 +82,47 @@ def test_the_bar_fits_its_line(width: int, clock: Clock, monkeypatch: pytest.Mon
     assert line().rstrip().endswith("123,456/2,000,000  98,765 steps/s  return -  left: once learning starts")
     bar.update(1_234_567, 98_765.4, -1234.5, 3_700.0)
     assert line().rstrip().endswith("1,234,567/2,000,000  98,765 steps/s  return -1234.5  1:01:40 left")
+
+
+@pytest.mark.parametrize(
+    ("width", "small", "early", "large"),
+    [
+        (
+            60,
+            "4,096/40,000  return 22.5  0:12 left",
+            "4,096/40,000  return -  left: once learning starts",
+            "1,234,567/2,000,000  return -1234.5  1:01:40 left",
+        ),
+        (
+            50,
+            "4,096/40,000  return 22.5  0:12 left",
+            "return -  left: once learning starts",
+            "1,234,567  return -1234.5  1:01:40 left",
+        ),
+        (40, "4,096  return 22.5  0:12 left", "return -", "return -1234.5  1:01:40 left"),
+    ],
+)
+def test_a_narrow_bar_keeps_the_return_and_the_time_left(
+    width: int, small: str, early: str, large: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bar, "_show", lambda self: None)
+    monkeypatch.setattr("rich.progress.get_console", lambda: Console(width=width))
+    for total, update, expected in (
+        (40_000, (4_096, 98_765.4, 22.5, 12.0), small),
+        (40_000, (4_096, 98_765.4, math.nan, math.nan), early),
+        (2_000_000, (1_234_567, 98_765.4, -1234.5, 3_700.0), large),
+    ):
+        bar = Bar()
+        bar.prepare()
+        bar.start(total)
+        bar.compiled()
+        bar.update(*update)
+        console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+        console.print(bar.bar.get_renderable())
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert text.count("\n") == 1
+        assert text.rstrip().endswith(f" {expected}")
+        assert text.startswith("training ")
 
 
 def test_the_time_left_is_that_of_full_iterations() -> None:
