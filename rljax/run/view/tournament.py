@@ -354,13 +354,19 @@ def league_standings(run: Run) -> Standings:
 
 
 def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
-    """Draw a heat map of the shares of points, the strongest player first: `.png`, `.svg` or `.pdf`. Grey: never met."""
+    """Draw a heat map of the shares of points, the strongest player first: `.png`, `.svg` or `.pdf`. Grey: never met.
+
+    Raises:
+        ConfigError: no two players have met, or `out` is not allowed.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     path = output_path(out, SUFFIXES)
     order = np.argsort(-np.asarray(standings.ratings.rating), kind="stable")
     score = 100.0 * standings.score()[np.ix_(order, order)]
+    if not np.isfinite(score).any():
+        raise ConfigError(f"{path}: nothing to draw: no game between two players counts so far")
     names = [standings.names[i] for i in order]
     many = len(names) > MANY
     side = max(3.2, (0.2 if many else 0.6) * len(names) + 1.6)
@@ -379,6 +385,8 @@ def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
         ax.set_xlabel("against")
         ax.spines[:].set_visible(False)
         figure.colorbar(image, label="points won, %", shrink=0.8)
+        if not np.isfinite(score[~np.eye(len(names), dtype=bool)]).all():
+            figure.supxlabel("grey: never met", fontsize=7, color="0.35")
         suffix = path.suffix.lower()
         figure.savefig(aside, format=suffix[1:], dpi=150, metadata=METADATA[suffix])
     return path

@@ -25,12 +25,13 @@ from rljax.core.games.game import Game, RememberingScript
 from rljax.core.games.versus import random_player
 from rljax.envs import TicTacToe, make_env
 from rljax.envs.microrts.java.engine import BOTS
+from rljax.league.ratings import Ratings
 from rljax.planning.mcts import make_mcts, searching
 from rljax.run.files.folder import Run
 from rljax.run.view.contests import _name_players
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.play import _ask_choice, play
-from rljax.run.view.tournament import Entry, draw_payoffs, league_standings, make_entries, tournament
+from rljax.run.view.tournament import Entry, Standings, draw_payoffs, league_standings, make_entries, tournament
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 from tests.run.tiny_runs import assert_refused
 
@@ -63,6 +64,26 @@ def test_a_round_robin_counts_what_happens_and_rates_it(tmp_path: Path) -> None:
     with Image.open(draw_payoffs(found, tmp_path / "heat.png")) as picture:
         assert picture.width > 300
         assert len(picture.convert("RGB").getcolors(2**24) or []) > 50
+
+
+def test_pairs_that_never_met_are_explained_and_nothing_known_is_not_drawn(tmp_path: Path) -> None:
+    def standings(games: np.ndarray) -> Standings:
+        zero = jnp.zeros(len(games))
+        return Standings(("a", "b", "c"), games / 2, 0 * games, games, games, Ratings(zero, zero, zero))
+
+    def text(games: np.ndarray) -> str:
+        return draw_payoffs(standings(games), tmp_path / "heat.svg").read_text()
+
+    everyone = 4.0 * (1 - np.eye(3))  # nobody meets itself
+    some = everyone.copy()
+    some[0, 2] = some[2, 0] = 0.0
+    note = "<!-- grey: never met -->"
+    assert note not in text(everyone)
+    assert note in text(some)
+    out = tmp_path / "none.png"
+    with pytest.raises(rljax.ConfigError, match=r"none\.png: nothing to draw: no game between two players counts so far"):
+        draw_payoffs(standings(np.zeros((3, 3))), out)
+    assert not out.exists()
 
 
 class Own(nn.Module):
