@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import nbformat
 import pytest
 import yaml
+from mkdocs.utils.meta import get_data
 from PIL import Image
 
 import rljax
@@ -92,6 +93,13 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     made = [f"tutorials/{notebook.stem}.md" for notebook in NOTEBOOKS] + [f"examples/{path.stem}.md" for path in hooks.EXAMPLES]
     assert sorted(listed) == sorted([*PAGES, "index.md", *made, *hooks.command_pages()])
+
+
+def test_the_table_of_libraries_has_the_room_of_the_contents() -> None:
+    """Beside the list of contents, the last of its columns would not be seen at a width of 1280 pixels."""
+    text, settings = get_data((DOCS / "comparison.md").read_text(encoding="utf-8"))
+    assert settings == {"hide": ["toc"]}
+    assert text.startswith("# ")
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
