@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environments.environment import METRICS, action_mask_of, attribute
+from rljax.core.environments.environment import METRICS, Environment, action_mask_of, attribute
 from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
@@ -30,6 +30,12 @@ FOREIGN = "gymnax."
 
 KNOWN = ("rljax.", FOREIGN)
 """Prefixes of modules whose environments and wrappers are not the user's own: the tests have played them."""
+
+BY_HAND = {"step": "step_env", "reset": "reset_env"}
+"""Functions of environments for loops written by hand, and those that rljax calls instead."""
+
+MAX_LAYERS = 20
+"""Number of wrappers after which no more are looked for: one may be inside itself."""
 
 MAX_ENTRIES = 2**31 - 1
 """Largest number of entries of an array that XLA can index with an i32."""
@@ -127,6 +133,7 @@ def check_contract(env: Any, params: Any) -> list[str]:
         ConfigError: one line that names the environment, the part that is wrong and what was expected.
     """
     subject = Subject(env, lambda inner: check_contract(inner, params))
+    _check_overridden(subject, env)
     players = _num_players(subject, env) if subject.is_game else None
     lead = () if players is None else (players,)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -176,6 +183,34 @@ def check_contract(env: Any, params: Any) -> list[str]:
         _check_players(subject, env, params, state, obs, players)
         _check_names(subject, env, params, action_space)
     return subject.doubts
+
+
+def _check_overridden(subject: Subject, env: Any) -> None:
+    """Refuse `step` and `reset` of an environment or a wrapper that change what is inside: rljax would pass them by."""
+    layer, depth = env, 0
+    while layer is not None and depth < MAX_LAYERS:
+        for name, called in BY_HAND.items():
+            if _overrides(layer, name, called):
+                how = "rljax.wrappers has its own" if _is_from(layer, FOREIGN) else f"override {called}"
+                subject.refuse(f"{type(layer).__name__} defines {name}, which rljax never calls: {how}")
+        passes_on = isinstance(layer, Wrapper) or hasattr(type(layer), "__getattr__")
+        inside = getattr(layer, "__dict__", {}) if passes_on else {}
+        layer, depth = inside.get("env", inside.get("_env")), depth + 1
+
+
+def _overrides(layer: Any, name: str, called: str) -> bool:
+    """Return whether a class changes `name` on top of `called`, the function that rljax calls.
+
+    A base class of environments may define `name` by `called`, as those of rljax and gymnax do: their subclasses define `called`.
+    A wrapper that has `called` from what is inside, by `__getattr__`, does not.
+    """
+    classes = type(layer).__mro__
+    number, below = (next((i for i, c in enumerate(classes) if f in vars(c)), len(classes)) for f in (name, called))
+    if number == len(classes) or called in getattr(layer, "__dict__", {}):
+        return False
+    if isinstance(layer, Environment):
+        return not classes[number].__module__.startswith("rljax.")
+    return number < below
 
 
 def _num_players(subject: Subject, game: Game) -> int:

@@ -24,6 +24,7 @@ from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, T
 from rljax.core.environments.wrappers import TimeLimit, Wrapper
 from rljax.core.errors import ConfigError, RljaxWarning
 from rljax.core.games.game import RememberingScript
+from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.envs import make_env
 
 GENERATOR = np.random.default_rng(0)
@@ -609,6 +610,74 @@ def test_a_game_without_observe_is_one_line_where_it_is_used() -> None:
     for use in (lambda: game.text(state, None, 0), lambda: rljax.make_mcts(game, num_simulations=2)(jax.random.key(0), state)):
         with pytest.raises(ConfigError, match=r"^game Wrong: must define observe"):
             use()
+
+
+class Passing:
+    """A wrapper as gymnax's and PureJaxRL's: what it does not define is that of the environment inside."""
+
+    def __init__(self, env: Any):
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+def mine(base: type, name: str) -> Any:
+    """A class that defines one more function."""
+
+    def function(self: Any, key: jax.Array, *arguments: Any) -> Any:
+        raise AssertionError("rljax never calls it")
+
+    return type("Mine", (base,), {name: function})
+
+
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("step", lambda name: mine(Passing, name)(make_env("CartPole-v1")[0])),
+        ("step", lambda name: mine(Passing, name)(make_env("gymnax:CartPole-v1")[0])),
+        ("reset", lambda name: mine(Passing, name)(make_env("CartPole-v1")[0])),
+        ("reset", lambda name: Passing(mine(Passing, name)(Walk()))),
+        ("step", lambda name: mine(Walk, name)()),
+        ("step", lambda name: mine(type(make_env("gymnax:CartPole-v1")[0]), name)()),
+        ("reset", lambda name: mine(Wrapper, name)(Walk())),
+        ("step", lambda name: mine(GameTimeLimit, name)(Pass(), 9)),
+    ],
+    ids=["getattr", "gymnax", "reset", "two", "subclass", "subclass of gymnax", "wrapper", "game"],
+)
+def test_a_step_or_a_reset_that_would_be_passed_by_is_refused(name: str, make: Any, within: bool) -> None:
+    env = make(name)
+    is_game = isinstance(env, rljax.Game)
+    env = (GameTimeLimit if is_game else TimeLimit)(env, 9) if within else env
+    train = rljax.load_config("self_play", env=env) if is_game else rljax.PPOConfig(env=env, **SMALL)
+    for call in (lambda: rljax.check_environment(env), lambda: rljax.make_agent(train)):
+        with pytest.raises(ConfigError, match=f": Mine defines {name}, which rljax never calls: override {name}_env$"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["FlattenObservationWrapper", "LogWrapper", "StickyActionWrapper"])
+def test_wrappers_of_gymnax_are_refused_as_they_override_step(name: str) -> None:
+    from gymnax.wrappers import purerl
+
+    env = getattr(purerl, name)(make_env("gymnax:Breakout-MinAtar")[0])
+    with pytest.raises(ConfigError, match=rf": {name} defines step, which rljax never calls: rljax.wrappers has its own$"):
+        rljax.make_agent(rljax.PPOConfig(env=env, **SMALL))
+
+
+def test_a_step_that_a_base_class_or_the_environment_itself_defines_is_accepted() -> None:
+    """Those of the base class call `step_env`; DeepSea, of gymnax, has its own for loops written by hand."""
+
+    class Base:
+        name, default_params = "Alone", 0
+
+        def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            return self.step_env(key, state, action, params)  # type: ignore[attr-defined]
+
+    functions = ("reset_env", "step_env", "observation_space", "action_space", "is_truncated", "observe", "reward", "info")
+    own = type("Alone", (Base,), {f: getattr(Walk, f) for f in functions})()
+    for env in (own, Passing(own), Passing(Walk()), make_env("gymnax:DeepSea-bsuite")[0]):
+        check_contract(env, env.default_params)
 
 
 def test_an_id_is_no_environment() -> None:
