@@ -49,10 +49,15 @@ def pgx_ids(what: str = "pgx") -> tuple[str, ...]:
 
 
 class FromPgx(Environment):
-    """Base class of what is made from pgx: its name, spaces and time limit."""
+    """Base class of what is made from pgx: its name, spaces and time limit.
 
-    def __init__(self, game_id: str):
-        self.game, self.game_id = load_pgx(game_id), game_id
+    Args:
+        game: its id in pgx, or a game that pgx has made, with arguments of its own: `Go(size=9, komi=0.5)`.
+    """
+
+    def __init__(self, game: Any):
+        self.game = load_pgx(game) if isinstance(game, str) else game
+        self.game_id: str = game if isinstance(game, str) else game.id
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ class PgxEnv(FromPgx):
     """An environment of pgx for one player, as f32 observations and a mask of legal actions. An illegal action loses.
 
     Args:
-        game_id: its id in pgx, such as "2048".
+        game: its id in pgx, such as "2048", or an environment that pgx has made.
 
     Raises:
         ConfigError: pgx is not installed, or has no such environment.

@@ -36,21 +36,21 @@ class PgxGame(FromPgx, Game):
     action loses the game. In backgammon, a step that ends a turn has 21 outcomes of chance, the throws of two dice.
 
     Args:
-        game_id: id of the game in pgx, such as "connect_four".
+        game: id of the game in pgx, such as "connect_four", or a game that pgx has made.
 
     Raises:
         ConfigError: pgx is not installed or has no such game, or the game is for one player.
     """
 
-    def __init__(self, game_id: str) -> None:
-        super().__init__(game_id)
+    def __init__(self, game: Any) -> None:
+        super().__init__(game)
         self.num_players = self.game.num_players
         if self.num_players < 2:
-            raise ConfigError(f"env = 'pgx:{game_id}': has one player, expected a game of several")
-        self.hides_state = self.best_is_random = game_id in HIDDEN
-        self.has_dice = game_id == "backgammon"
+            raise ConfigError(f"env = '{self.name}': has one player, expected a game of several")
+        self.hides_state = self.best_is_random = self.game_id in HIDDEN
+        self.has_dice = self.game_id == "backgammon"
         self._throwing_keys = _find_throwing_keys() if self.has_dice else None
-        self.opening_moves = 2 if game_id == "tic_tac_toe" else 4
+        self.opening_moves = 2 if self.game_id == "tic_tac_toe" else 4
 
     @property
     def turn_gap(self) -> int:

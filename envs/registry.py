@@ -191,7 +191,7 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
     elif isinstance(env, type):
         raise ConfigError(f"env: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
     elif type(env).__module__.startswith("pgx."):
-        env, params, constructor = _construct(f"{PGX_PREFIX}{env.id}", params)
+        env = _pgx_class(env)(env)
     elif not isinstance(env, Environment):
         env = adapters.adapt(env) or env
     # Look at the class, too: a property that raises is not missing.
@@ -271,7 +271,11 @@ def is_own(env_id: str) -> bool:
 
 def _pgx_factory(game_id: str) -> EnvFactory:
     """Return the function that builds an environment of pgx for one player, or a game for several."""
-    return functools.partial(PgxEnv if load_pgx(game_id).num_players == 1 else PgxGame, game_id)
+    return functools.partial(_pgx_class(load_pgx(game_id)), game_id)
+
+
+def _pgx_class(game: Any) -> type[PgxEnv] | type[PgxGame]:
+    return PgxEnv if game.num_players == 1 else PgxGame
 
 
 def _race_factory(env_id: str) -> EnvFactory:

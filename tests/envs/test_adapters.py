@@ -306,6 +306,11 @@ def test_objects_of_pgx_are_taken() -> None:
     pgx = importlib.import_module("pgx")
     assert resolve_env(pgx.make("2048"))[0].name == resolve_env("pgx:2048")[0].name
     assert isinstance(resolve_env(pgx.make("tic_tac_toe"))[0], rljax.Game)
+    own = importlib.import_module("pgx.go").Go(size=5, komi=0.5)
+    env, params = resolve_env(own)
+    assert env.game is own  # and no game of pgx's that has its name
+    assert (env.name, env.action_space(params).n) == ("pgx:go_5x5", 26)
+    assert rljax.load_config("self_play", env=own).env is own
 
 
 @pytest.mark.slow
