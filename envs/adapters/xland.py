@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xminigrid
+from xminigrid.registration import _REGISTRY
 from xminigrid.rendering.rgb_render import render as draw_rgb
 
 from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.errors import ConfigError
 from rljax.envs.adapters import FromSuite, check_name, like, raw_key
 
 TILES = 16
@@ -87,4 +89,19 @@ def factory(name: str) -> Callable[..., Any]:
 
 
 def adapt(env: Any) -> XLandEnv:
+    """Take an environment whose parameters are the defaults of its class.
+
+    Raises:
+        ConfigError: the library makes environments of this class with several parameters, which the object does not have.
+    """
+    made = env
+    while "_env" in vars(made):  # a wrapper
+        made = made._env
+    kind = type(made)
+    ids = [name for name, spec in _REGISTRY.items() if spec.kwargs and spec.entry_point == f"{kind.__module__}:{kind.__name__}"]
+    if ids:
+        raise ConfigError(
+            f"env: an object {kind.__name__} of XLand does not have its parameters, such as its size: give its id, "
+            f"such as env = 'xland:{ids[0]}'"
+        )
     return XLandEnv(env, env.default_params(), f"xland:{type(env).__name__}")

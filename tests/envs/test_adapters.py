@@ -263,10 +263,22 @@ def test_achievements_of_craftax_count_however_an_episode_ends(name: str, monkey
 
 def test_objects_of_suites_are_taken() -> None:
     need("xland")
-    made = importlib.import_module("xminigrid").make("MiniGrid-Empty-6x6")[0]
+    made = importlib.import_module("xminigrid").make("MiniGrid-Unlock")[0]
     env, params = resolve_env(made)
     assert check_contract(env, params) == []
     assert env.action_space(params).n == 6
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_objects_of_xland_whose_size_is_in_their_parameters_are_refused(wrapped: bool) -> None:
+    need("xland")
+    made = importlib.import_module("xminigrid").make("MiniGrid-Empty-16x16")[0]
+    if wrapped:
+        made = importlib.import_module("xminigrid.wrappers").DirectionObservationWrapper(made)
+    with pytest.raises(rljax.ConfigError, match=r"such as its size: give its id, such as env = 'xland:MiniGrid-Empty-5x5'$"):
+        resolve_env(made)
+    own = type("Own", (type(importlib.import_module("xminigrid").make("MiniGrid-Empty-16x16")[0]),), {})
+    assert resolve_env(own())[0].name == "xland:Own"  # its class says all
 
 
 def test_objects_that_reset_themselves_are_refused() -> None:
