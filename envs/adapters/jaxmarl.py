@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import jaxmarl
+from jaxmarl.environments import CoinGame
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.smax import map_name_to_scenario
 
@@ -20,7 +21,7 @@ from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_ke
 
 WORLD = "world_state"
 OWN = "obs"
-FOR_THEMSELVES = ("coin_game",)
+FOR_THEMSELVES = (CoinGame,)
 """Games whose players are no team, though their names do not tell."""
 
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
@@ -46,7 +47,6 @@ class JaxMarlGame(FromSuite, Game):
     Args:
         env: the game.
         name: its name, for messages and records.
-        for_themselves: whether each player is a team of its own.
 
     Raises:
         ConfigError: the spaces of the players differ.
@@ -55,7 +55,7 @@ class JaxMarlGame(FromSuite, Game):
     hides_state = True
     step_is_random = True
 
-    def __init__(self, env: Any, name: str, for_themselves: bool = False):
+    def __init__(self, env: Any, name: str):
         super().__init__(env, name)
         self.agents = tuple(env.agents)
         self.num_players = len(self.agents)
@@ -68,7 +68,8 @@ class JaxMarlGame(FromSuite, Game):
         ]
         if len({(x.shape, a.shape, getattr(a, "n", None)) for x, a in self._spaces}) > 1:
             raise ConfigError(f"env = '{name}': its players have spaces of different kinds, expected all of one")
-        sides = [str(number) if for_themselves else re.sub(r"_?\d+$", "", str(a)) for number, a in enumerate(self.agents)]
+        alone = isinstance(env, FOR_THEMSELVES)
+        sides = [str(number) if alone else re.sub(r"_?\d+$", "", str(a)) for number, a in enumerate(self.agents)]
         self._teams = tuple(sorted(set(sides), key=sides.index).index(side) for side in sides)
         self._world: Any = seen.get(WORLD)
         has_masks = type(env).get_avail_actions is not MultiAgentEnv.get_avail_actions
@@ -158,7 +159,7 @@ def factory(name: str) -> Callable[..., Any]:
     def build(scenario: str = "", options: Any = None) -> JaxMarlGame:
         given = {**(options or {}), **({"scenario": map_name_to_scenario(scenario)} if scenario else {})}
         given |= {"auto_reset": False} if name in MABRAX else {}
-        return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}", name in FOR_THEMSELVES)
+        return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}")
 
     return build
 

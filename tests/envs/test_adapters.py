@@ -281,6 +281,12 @@ def test_objects_of_xland_whose_size_is_in_their_parameters_are_refused(wrapped:
     assert resolve_env(own())[0].name == "xland:Own"  # its class says all
 
 
+def test_objects_of_jaxmarl_have_the_teams_of_their_ids() -> None:
+    need("jaxmarl")
+    made = importlib.import_module("jaxmarl").make("coin_game")
+    assert resolve_env(made)[0].teams == resolve_env("jaxmarl:coin_game")[0].teams == (0, 1)
+
+
 def test_objects_that_reset_themselves_are_refused() -> None:
     need("brax")
     made = importlib.import_module("brax.envs").create("inverted_pendulum", episode_length=3)
