@@ -13,6 +13,7 @@ from jaxmarl.environments import CoinGame
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.smax import map_name_to_scenario
 
+from rljax.core.contract import overrides
 from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
 from rljax.core.environments.wrappers import PRIVILEGED
 from rljax.core.errors import ConfigError
@@ -165,4 +166,17 @@ def factory(name: str) -> Callable[..., Any]:
 
 
 def adapt(env: Any) -> JaxMarlGame:
-    return JaxMarlGame(env, f"jaxmarl:{type(env).__name__}")
+    """Take a game that JaxMARL has made.
+
+    Raises:
+        ConfigError: it is a wrapper, or a game, whose changes to `step` would be passed by.
+    """
+    name = type(env).__name__
+    if not isinstance(env, MultiAgentEnv):
+        raise ConfigError(
+            f"env: {name} is a wrapper of JaxMARL, whose step rljax never calls: give the game without it, "
+            "or a subclass of its class that overrides step_env"
+        )
+    if overrides(env, "step", "step_env"):
+        raise ConfigError(f"env: {name} defines step, which rljax never calls: override step_env")
+    return JaxMarlGame(env, f"jaxmarl:{name}")

@@ -190,7 +190,7 @@ def _check_overridden(subject: Subject, env: Any) -> None:
     layer, depth = env, 0
     while layer is not None and depth < MAX_LAYERS:
         for name, called in BY_HAND.items():
-            if _overrides(layer, name, called):
+            if overrides(layer, name, called):
                 how = "rljax.wrappers has its own" if _is_from(layer, FOREIGN) else f"override {called}"
                 subject.refuse(f"{type(layer).__name__} defines {name}, which rljax never calls: {how}")
         passes_on = isinstance(layer, Wrapper) or hasattr(type(layer), "__getattr__")
@@ -198,7 +198,7 @@ def _check_overridden(subject: Subject, env: Any) -> None:
         layer, depth = inside.get("env", inside.get("_env")), depth + 1
 
 
-def _overrides(layer: Any, name: str, called: str) -> bool:
+def overrides(layer: Any, name: str, called: str) -> bool:
     """Return whether a class changes `name` on top of `called`, the function that rljax calls.
 
     A base class of environments may define `name` by `called`, as those of rljax and gymnax do: their subclasses define `called`.

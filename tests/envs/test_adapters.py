@@ -287,6 +287,19 @@ def test_objects_of_jaxmarl_have_the_teams_of_their_ids() -> None:
     assert resolve_env(made)[0].teams == resolve_env("jaxmarl:coin_game")[0].teams == (0, 1)
 
 
+def test_wrappers_of_jaxmarl_and_games_that_override_step_are_refused() -> None:
+    need("jaxmarl")
+    made = importlib.import_module("jaxmarl").make("MPE_simple_spread_v3")
+    wrapper = importlib.import_module("jaxmarl.wrappers.baselines").JaxMARLWrapper
+    with pytest.raises(
+        rljax.ConfigError, match=r"^env: Own is a wrapper of JaxMARL, whose step rljax never calls: give the game"
+    ):
+        resolve_env(type("Own", (wrapper,), {})(made))
+    with pytest.raises(rljax.ConfigError, match=r"^env: Own defines step, which rljax never calls: override step_env$"):
+        resolve_env(type("Own", (type(made),), {"step": lambda self, *arguments: 0})())
+    assert resolve_env(type("Own", (type(made),), {"step_env": type(made).step_env})())[0].name == "jaxmarl:Own"
+
+
 def test_objects_that_reset_themselves_are_refused() -> None:
     need("brax")
     made = importlib.import_module("brax.envs").create("inverted_pendulum", episode_length=3)
