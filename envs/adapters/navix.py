@@ -57,13 +57,16 @@ def ids() -> list[str]:
 
 
 def factory(name: str) -> Callable[..., Any]:
-    """Return the function that builds an environment. Arguments: `observation`, one of `OBSERVATIONS`, and `max_steps`."""
+    """Return the function that builds an environment. Arguments: `observation`, one of `OBSERVATIONS`, and `max_steps`; 0 is the
+    number of `navix.make`.
+    """
     check_name("navix", name, ids())
 
     def build(observation: str = "symbolic", max_steps: int = 0) -> NavixEnv:
         if observation not in OBSERVATIONS:
             raise ConfigError(f"env = 'navix:{name}': observation = '{observation}': {did_you_mean(observation, OBSERVATIONS)}")
-        made = navix.make(name, max_steps=max_steps or None, observation_fn=getattr(navix.observations, observation))
+        limit = {"max_steps": max_steps} if max_steps else {}
+        made = navix.make(name, observation_fn=getattr(navix.observations, observation), **limit)
         return NavixEnv(made, f"navix:{name}")
 
     return build

@@ -189,6 +189,13 @@ def test_a_time_limit_that_ends_an_episode_truncates_it() -> None:
     assert ends == [(False, False), (False, False), (False, True)]
 
 
+def test_environments_of_navix_have_the_time_limit_that_navix_gives_them() -> None:
+    need("navix")
+    made = importlib.import_module("navix").make("Navix-Empty-8x8-v0")
+    assert rljax.make_env("navix:Navix-Empty-8x8-v0")[0].env.max_steps == made.max_steps
+    assert rljax.make_env("navix:Navix-Empty-8x8-v0", max_steps=7)[0].env.max_steps == 7
+
+
 def test_the_time_limit_of_a_game_with_scripted_enemies_truncates_it() -> None:
     need("jaxmarl")
     env, params = rljax.make_env("jaxmarl:HeuristicEnemySMAX", scenario="3m", options={"max_steps": 3})
