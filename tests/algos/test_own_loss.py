@@ -97,6 +97,10 @@ def test_the_others_say_so_in_one_line(name: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def two(parts, params):  # type: ignore[no-untyped-def]
+    return 0.0, {}
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -104,6 +108,11 @@ def test_the_others_say_so_in_one_line(name: str) -> None:
         (lambda parts, params, batch: (jnp.zeros(3), {}), r"loss has shape \[3\], expected a scalar"),
         (lambda parts, params, batch: (0.0, {"train/x": batch.value}), r"train/x has shape \[32\], expected a scalar"),
         (1.0, r"loss_fn = 1\.0: expected a function"),
+        (
+            two,
+            r"^loss_fn: two\(parts, params\) takes other arguments \(too many .*: expected a function \(parts, params, batch\)",
+        ),
+        (functools.partial(two, 1), r"^loss_fn: partial\(params\) takes other arguments"),
     ],
 )
 def test_a_loss_of_another_form_is_one_line(loss: Any, message: str) -> None:
