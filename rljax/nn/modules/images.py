@@ -42,6 +42,10 @@ def in_blocks(function: Callable[[jax.Array], jax.Array], x: jax.Array, size: in
     return result if blocks * size == x.shape[0] else jnp.concatenate([result, function(x[blocks * size :])])
 
 
+MAX_CHANNELS, MIN_SIDE = 4, 32
+"""An image of pixels is no lower than four, with 32 channels or more: its channels come first."""
+
+
 def scaled_image(image: Any) -> jax.Array:
     """Return an image as f32 `[B, height, width, channels]`, uint8 scaled to [0, 1].
 
@@ -51,6 +55,12 @@ def scaled_image(image: Any) -> jax.Array:
     if not hasattr(image, "ndim") or image.ndim != 4:
         shapes = jax.tree.map(lambda x: x.shape[1:], image)
         raise ConfigError(f"observation of shape {shapes}: expected an image [height, width, channels] for encoder = 'cnn'")
+    _, height, *others = image.shape
+    if image.dtype == jnp.uint8 and height <= MAX_CHANNELS and min(others) >= MIN_SIDE:
+        raise ConfigError(
+            f"observation of shape {image.shape[1:]}: expected an image [height, width, channels] for encoder = 'cnn', "
+            "and this is [channels, height, width]; to stack frames of an environment that shows one, set frame_stack"
+        )
     return image.astype(jnp.float32) / 255.0 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
 
 
