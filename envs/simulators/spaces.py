@@ -29,7 +29,8 @@ def convert_spaces(title: str, observation: Any, action: Any, channels_first: bo
         channels_first: whether pictures come as `[C, H, W]`, which become `[H, W, C]`.
 
     Raises:
-        ConfigError: there is no such space here (texts, graphs, sequences).
+        ConfigError: there is no such space here (texts, graphs, sequences, unions), or not for actions (tuples, a Box of whole
+            numbers, MultiBinary of several dimensions, and a Dict of anything but Discrete).
     """
     obs_leaves: list[Any] = []
     action_leaves: list[Any] = []
@@ -69,6 +70,12 @@ def _observation(title: str, space: Any, leaves: list[Any], channels_first: bool
 def _action(title: str, space: Any, leaves: list[Any]) -> tuple[Any, Any]:
     """Return the space, and how its elements are made (see `worker.action_of`)."""
     if isinstance(space, spaces.Dict):
+        heads = [part for part in space.values() if not isinstance(part, spaces.Discrete)]
+        if heads:
+            raise ConfigError(
+                f"{title}: actions in {shown(space)} are not supported: every entry of a Dict of actions is a Discrete, "
+                f"and not a {type(heads[0]).__name__}"
+            )
         parts = {name: _action(title, space[name], leaves) for name in sorted(space.spaces)}
         return Dict({name: part[0] for name, part in parts.items()}), {name: part[1] for name, part in parts.items()}
     if isinstance(space, spaces.Discrete):

@@ -230,6 +230,13 @@ def test_spaces_without_a_shape_are_refused(space: Any) -> None:
         convert_spaces("gymnasium:X-v0", gymnasium.spaces.Discrete(2), space)
 
 
+@pytest.mark.parametrize("part", [gymnasium.spaces.MultiDiscrete([2, 3]), gymnasium.spaces.MultiBinary(3)], ids=str)
+def test_a_dict_of_actions_has_heads_that_are_discrete(part: Any) -> None:
+    space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2), "b": part})
+    with pytest.raises(ConfigError, match=f"every entry of a Dict of actions is a Discrete, and not a {type(part).__name__}$"):
+        convert_spaces("gymnasium:X-v0", gymnasium.spaces.Discrete(2), space)
+
+
 def test_pictures_have_their_channels_last() -> None:
     pictures = gymnasium.spaces.Box(0, 255, (4, 10, 12), np.uint8)
     space, _, layout = convert_spaces("envpool:X-v0", pictures, gymnasium.spaces.Discrete(2), channels_first=True)
