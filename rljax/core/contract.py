@@ -191,7 +191,7 @@ def _check_overridden(subject: Subject, env: Any) -> None:
     while layer is not None and depth < MAX_LAYERS:
         for name, called in BY_HAND.items():
             if overrides(layer, name, called):
-                how = "rljax.wrappers has its own" if _is_from(layer, FOREIGN) else f"override {called}"
+                how = "give what is inside, or use rljax.wrappers" if _is_from(layer, FOREIGN) else f"override {called}"
                 subject.refuse(f"{type(layer).__name__} defines {name}, which rljax never calls: {how}")
         passes_on = isinstance(layer, Wrapper) or hasattr(type(layer), "__getattr__")
         inside = getattr(layer, "__dict__", {}) if passes_on else {}

@@ -661,7 +661,7 @@ def test_wrappers_of_gymnax_are_refused_as_they_override_step(name: str) -> None
     from gymnax.wrappers import purerl
 
     env = getattr(purerl, name)(make_env("gymnax:Breakout-MinAtar")[0])
-    with pytest.raises(ConfigError, match=rf": {name} defines step, which rljax never calls: rljax.wrappers has its own$"):
+    with pytest.raises(ConfigError, match=rf": {name} defines step, which rljax never calls: give what is inside, or use rljax"):
         rljax.make_agent(rljax.PPOConfig(env=env, **SMALL))
 
 
