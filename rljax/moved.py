@@ -65,6 +65,15 @@ MOVED = {
     "rljax.algos.dreamer_replay": "rljax.algos.dreamer.replay",
     "rljax.algos.representation": "rljax.algos.dreamer.representation",
     "rljax.collect.matches": "rljax.collect.games.matches",
+    "rljax.run.reproduce.games": "rljax.run.reproduce.playing.games",
+    "rljax.run.reproduce.game_features": "rljax.run.reproduce.playing.game_features",
+    "rljax.run.reproduce.imitation": "rljax.run.reproduce.playing.imitation",
+    "rljax.run.reproduce.melee": "rljax.run.reproduce.playing.melee",
+    "rljax.run.reproduce.microrts": "rljax.run.reproduce.playing.microrts",
+    "rljax.run.reproduce.opponents": "rljax.run.reproduce.playing.opponents",
+    "rljax.run.reproduce.perfect": "rljax.run.reproduce.playing.perfect",
+    "rljax.run.reproduce.scouting": "rljax.run.reproduce.playing.scouting",
+    "rljax.run.reproduce.solver": "rljax.run.reproduce.playing.solver",
     "rljax.nn.read_heads": "rljax.nn.outputs.heads",
     "rljax.run.places": "rljax.core.places",
     "rljax.run.files.places": "rljax.core.places",
@@ -120,6 +129,7 @@ RENAMED = {
     },
     "rljax.collect.games.turns": {"view_advantages": "rljax.collect.games.turns:turn_advantages"},
     "rljax.core.config": {
+        "MAX_INTEGER": "rljax.core.plain:MAX_INTEGER",
         "OBJECT_PREFIX": "rljax.core.plain:OBJECT_PREFIX",
         "MAX_DEPTH": "rljax.core.plain:MAX_DEPTH",
         "is_object": "rljax.core.plain:is_object",
@@ -140,6 +150,7 @@ RENAMED = {
         "config_table": "rljax.core.config_files:config_table",
         "comparable_table": "rljax.core.config_files:comparable_table",
     },
+    "rljax.envs.microrts.rules.maps": {"find_map": "rljax.envs.microrts.named_maps:find_map"},
 }
 """Names that have moved to another module, or have another name there, by the module that had them."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.envs.microrts.java.install import microrts_folder
+from rljax.envs.microrts.java.install import map_files, microrts_folder
 from rljax.envs.microrts.rules.map_files import read_map
 from rljax.envs.microrts.rules.maps import MAPS, GameMap
 
@@ -23,8 +24,8 @@ def find_map(name: str) -> GameMap:
     if isinstance(name, str) and name in MAPS:
         return MAPS[name]
     if isinstance(name, str) and name.endswith(".xml"):
-        return read_map(Path(name).expanduser())
-    files = java_maps()
+        return read_map(Path(os.path.expanduser(name)))
+    files = map_files(microrts_folder())
     if isinstance(name, str) and name in files:
         return read_map(files[name])
     known = did_you_mean(str(name), sorted({*MAPS, *files}))
@@ -32,9 +33,3 @@ def find_map(name: str) -> GameMap:
         known = did_you_mean(str(name), MAPS)  # those of the Java engine are too many for a line
     others = "that of a map of the Java engine" + ("" if files else " once that is there")
     raise ConfigError(f"MicroRTS: unknown map {shown(name)}: {known} (or {others}, or a path that ends in .xml)")
-
-
-def java_maps() -> dict[str, Path]:
-    """Return the files of the maps that lie beside the Java engine by their names, none where it is not there."""
-    # Of files of the same name in several folders, the first is the map.
-    return {path.stem: path for path in sorted((microrts_folder() / "maps").glob("**/*.xml"), reverse=True)}

@@ -26,6 +26,7 @@ from rljax.run.search import sweep as sweeps
 from rljax.run.search import tune as tuning
 from rljax.run.search.merge import merge_sweep
 from rljax.run.search.space import apply_cell
+from rljax.run.signals import sigterm_interrupts
 from rljax.run.view.layout import make_console, make_table, print_table, say
 from rljax.run.view.lines import format_value
 
@@ -156,22 +157,12 @@ def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], nam
 def _training(command: str, folder: Path, flags: str = "") -> Iterator[None]:
     """Say on which device agents train, and how to go on if they are interrupted; `flags` must be given again then."""
     say(f"device: {device_summary()}")
-    received = [signal.SIGINT]
-
-    def terminate(*_: Any) -> None:
-        received.append(signal.SIGTERM)
-        raise KeyboardInterrupt
-
-    usual = signal.getsignal(signal.SIGTERM)
-    try:
-        if usual is signal.SIG_DFL:  # schedulers send it before they take the machine away
-            signal.signal(signal.SIGTERM, terminate)
-        yield
-    except KeyboardInterrupt:
-        how = f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}"
-        raise TrainingInterrupted(how, None, received[-1]) from None
-    finally:
-        signal.signal(signal.SIGTERM, usual)
+    with sigterm_interrupts() as received:  # schedulers send it before they take the machine away
+        try:
+            yield
+        except KeyboardInterrupt:
+            how = f"interrupted; to go on: rljax {command} --resume {shlex.quote(str(folder))}{flags}"
+            raise TrainingInterrupted(how, None, signal.SIGTERM if received else signal.SIGINT) from None
 
 
 def _flags(options: Any, *names: str) -> str:

@@ -136,7 +136,8 @@ def tournament(options: Tournament) -> None:
     few = standings.few()
     if few is not None:
         say(few)
-    print(options.out)
+    if np.isfinite(standings.score()).any():
+        print(options.out)
 
 
 def play(options: Play) -> None:

@@ -33,7 +33,7 @@ TEMPERATURE = "log_alpha"
 NOT_OF_POLICY = ("critic", "value", TEMPERATURE)
 """How the names of parameters begin that may begin anew: the other run may have had none, or those of another algorithm."""
 
-UNSEEN = ("strides", "dilations", "heads", "goal")
+UNSEEN = ("strides", "dilations", "heads")
 """Keys of a `network` table that shapes of parameters do not tell, beside `activation`."""
 
 
@@ -145,8 +145,8 @@ def _taken(there: Any, here: Any, learners: int | None, path: Any) -> tuple[list
 
 def _check_same_functions(there: Config, here: Config, path: Any) -> None:
     """Refuse a network whose parameters have the same names and shapes, and which computes something else of them."""
-    if not all(isinstance(getattr(config, "network", None), Mapping) for config in (there, here)):
-        return  # modules of the user's own, or a network without a table
+    if not all(_has_table(config) for config in (there, here)):
+        return
     was, now = _unseen(there), _unseen(here)
     for key, value in now.items():
         if was[key] != value:
@@ -155,12 +155,18 @@ def _check_same_functions(there: Config, here: Config, path: Any) -> None:
             )
 
 
+def _has_table(config: Config) -> bool:
+    """Return whether `network` is a table of rljax: not of an algorithm of the user's own, and no module."""
+    return type(config).__module__.startswith("rljax.") and isinstance(getattr(config, "network", None), Mapping)
+
+
 def _unseen(config: Any) -> dict[str, Any]:
     """Return what shapes of parameters do not tell of the network that a configuration's table describes."""
     actor_critic = isinstance(config, OnPolicyConfig) and not isinstance(config, EpsilonConfig)
     spec = read_network(config.network, heads=actor_critic)
     usual = "tanh" if actor_critic and spec.encoder != "cells" else "relu"
-    return {"activation": spec.activation or usual, **{key: getattr(spec, key) for key in UNSEEN}}
+    linear = spec.hidden == () and not spec.head_hidden
+    return {"activation": None if linear else spec.activation or usual, **{key: getattr(spec, key) for key in UNSEEN}}
 
 
 def _check_discrete(config: Config, path: Any) -> None:

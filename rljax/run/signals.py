@@ -70,6 +70,29 @@ def note_signals() -> Iterator[Stopping]:
 
 
 @contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[list[int]]:
+    """Let SIGTERM raise a KeyboardInterrupt, as Ctrl-C does; the list that is yielded holds it then.
+
+    In other threads, and where somebody else handles the signal, nothing changes.
+    """
+    received: list[int] = []
+
+    def interrupt(signum: int, _: Any) -> None:
+        received.append(signum)
+        raise KeyboardInterrupt
+
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield received
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
 def _watch_signals(fatal: set[int]) -> Iterator[None]:
     """Watch for signals in a thread: it acknowledges the first one at once, and ends the process at the second if it is fatal.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flax.linen as nn
@@ -16,7 +17,7 @@ import pytest
 import rljax
 from rljax.algos.common.teacher import faded
 from rljax.collect.normalizers import init_statistics
-from rljax.run.initial import _statistics
+from rljax.run.initial import _check_same_functions, _statistics
 from rljax.run.search.plan import plan_sweep
 from rljax.run.start import start_forked
 from rljax.run.view.show import show
@@ -189,6 +190,7 @@ def test_continuous_policies_of_another_distribution_are_refused_though_shapes_a
         ({"hidden": [4]}, {"hidden": [4], "activation": "relu"}, "network.activation = 'relu': .* trained with 'tanh'"),
         ({"hidden": [4], "activation": "relu"}, {"hidden": [4]}, "network.activation = 'tanh': .* trained with 'relu'"),
         ({"hidden": [4]}, {"hidden": [4], "activation": "tanh", "goal": "concat"}, None),
+        ({"hidden": []}, {"hidden": [], "activation": "relu"}, None),  # which is not applied
     ],
 )
 def test_a_network_that_computes_something_else_of_the_same_parameters_is_refused(
@@ -201,6 +203,13 @@ def test_a_network_that_computes_something_else_of_the_same_parameters_is_refuse
     else:
         with pytest.raises(rljax.ConfigError, match=message):
             rljax.begin_from(small.replace(network=other), tmp_path / "run")
+
+
+def test_networks_of_ones_own_algorithms_are_ones_own_business() -> None:
+    """Their tables may mean something else."""
+    ours, theirs = rljax.PPOConfig(), SimpleNamespace(network={"type": "gru", "bonus": 1})
+    for there, here in ((ours, theirs), (theirs, ours), (theirs, theirs)):
+        _check_same_functions(there, here, "run")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

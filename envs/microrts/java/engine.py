@@ -6,6 +6,7 @@ import functools
 import gc
 import importlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, how_to_install, shown
-from rljax.envs.microrts.java.install import fetch_microrts
+from rljax.envs.microrts.java.install import fetch_microrts, map_files
 from rljax.envs.microrts.java.positions import ATTACK, NONE, PRODUCE, Position, from_json, order_from_json, orders_array, to_json
 
 BOTS = {
@@ -134,7 +135,7 @@ class Java:
 
     def maps(self) -> list[str]:
         """Return the names of the maps, without folders and endings, sorted."""
-        return sorted(path.stem for path in (self.folder / "maps").glob("**/*.xml"))
+        return sorted(map_files(self.folder))
 
     def map_path(self, name: str) -> Path:
         """Return the file of a map: of that name beside the engine, or at that path, if it ends in ".xml".
@@ -143,11 +144,11 @@ class Java:
             ConfigError: there is no such map; the message names the closest match.
         """
         if name.endswith(".xml"):
-            return Path(name).expanduser()
-        found = next(iter(sorted((self.folder / "maps").glob(f"**/{name}.xml"))), None) if name in self.maps() else None
-        if found is None:
-            raise ConfigError(f"map '{name}': {did_you_mean(name, self.maps())}")
-        return found
+            return Path(os.path.expanduser(name))
+        files = map_files(self.folder)
+        if name not in files:
+            raise ConfigError(f"map '{name}': {did_you_mean(name, files)}")
+        return files[name]
 
     def game(self, map_name: str) -> JavaGame:
         """Return a new game on a map."""

@@ -39,6 +39,12 @@ def is_there(folder: Path) -> bool:
     return (folder / "microrts.jar").is_file()
 
 
+def map_files(folder: Path) -> dict[str, Path]:
+    """Return the files of the maps beside the engine in a folder, by their names; none where it is not there."""
+    # Of files of one name in several folders, the first is the map.
+    return {path.stem: path for path in sorted((folder / "maps").glob("**/*.xml"), reverse=True)}
+
+
 def fetch_microrts(say: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder of the Java archives, after fetching them with pip if they are not there.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.envs.microrts.rules.maps import GameMap, StartingUnit
-from rljax.envs.microrts.rules.units import HP, RESOURCE, UNIT_NAMES
+from rljax.envs.microrts.rules.units import HP, RESOURCE, UNIT_NAMES, WORKER
 
 MAX_BYTES = 1_000_000
 """Largest size of a file of a map."""
@@ -19,7 +19,7 @@ MAX_SIDE = 128
 """Longest side of a map, that of the largest of microRTS."""
 
 MAX_CARRIED = int(np.iinfo(np.int8).max)
-"""Most resources in one cell."""
+"""Most resources in one cell, as many as the arrays of a state hold."""
 
 MAX_RESOURCES = 10_000
 """Most resources of a player at the start."""
@@ -32,12 +32,16 @@ def read_map(path: Path) -> GameMap:
         ConfigError: the file cannot be read, or describes no map that the game can hold; the message names the place.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: cannot read the map: it is no file")
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path}: has more than {MAX_BYTES:,} bytes")
-        root = ElementTree.parse(path).getroot()
+        text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the map: {error.strerror}") from None
-    except (ElementTree.ParseError, ValueError) as error:
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an unknown encoding
         raise ConfigError(f"{path}: is no XML: {first_line(error)}") from None
     try:
         return _map_of(root, path.stem)
@@ -53,11 +57,12 @@ def _map_of(root: ElementTree.Element, name: str) -> GameMap:
     if len(terrain) != height * width or set(terrain) - {"0", "1"}:
         raise ConfigError(f"terrain: expected {height * width} digits 0 (free) and 1 (wall) for {width} x {height} cells")
     walls = np.array([cell == "1" for cell in terrain]).reshape(height, width)
+    elements = root.findall("players/*")
     players = {
         _number(player.attrib, "ID", "a player", 0, 1): _number(player.attrib, "resources", "a player", 0, MAX_RESOURCES)
-        for player in root.iterfind("players/*")
+        for player in elements
     }
-    if set(players) != {0, 1}:
+    if len(elements) != 2 or set(players) != {0, 1}:
         raise ConfigError("players: expected two, with the IDs 0 and 1")
     units: dict[tuple[int, int], StartingUnit] = {}
     for element in root.iterfind("units/*"):
@@ -85,12 +90,14 @@ def _unit(element: ElementTree.Element, height: int, width: int) -> StartingUnit
     owner = _number(element.attrib, "player", name, -1, 1)
     if (owner == -1) != (kind == RESOURCE):
         raise ConfigError(f"{name}: player = {owner}, expected {'-1' if kind == RESOURCE else '0 or 1'}")
-    carried = _number(element.attrib, "resources", name, 0, MAX_CARRIED)
+    carried = _number(element.attrib, "resources", name, 0, {RESOURCE: MAX_CARRIED, WORKER: 1}.get(kind, 0))
     return StartingUnit(kind, owner, row, column, carried, _number(element.attrib, "hitpoints", name, 1, HP[kind]))
 
 
 def _number(attributes: Mapping[str, str], field: str, owner: str, least: int, most: int) -> int:
     text = attributes.get(field, "")
-    if not (text.removeprefix("-").isdecimal() and len(text) < 10 and least <= int(text) <= most):
-        raise ConfigError(f"{owner}: {field} = {shown(text)}, expected a whole number from {least} to {most}")
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 10 and least <= int(text) <= most):
+        allowed = f"a whole number from {least} to {most}" if least < most else str(least)
+        raise ConfigError(f"{owner}: {field} = {shown(text)}, expected {allowed}")
     return int(text)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rljax.envs.microrts.rules.state import RTSState
 from rljax.envs.microrts.rules.units import BASE, EMPTY, HP, LIGHT, NONE, RESOURCE, WORKER
+from rljax.moved import moved_names
 
 
 class StartingUnit(NamedTuple):
@@ -108,3 +109,6 @@ MAPS = {
         GameMap("basesWorkers16x16A", (16, 16), (5, 5), _BASES_WORKERS_16),
     )
 }
+
+
+__getattr__ = moved_names(__name__)

@@ -74,11 +74,10 @@ def save(
 
 
 def _digest(agent: Agent) -> str:
-    """Return the digest of the agent's data; "" where they are not there: to act it needs none, and a resume asks for them."""
-    try:
-        return data_of(agent)
-    except ConfigError:
+    """Return the digest of the agent's data; "" if its dataset is not there: to act it needs none."""
+    if hasattr(agent.config, "dataset") and not os.path.exists(agent.config.dataset or ""):
         return ""
+    return data_of(agent)
 
 
 def load(

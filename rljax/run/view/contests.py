@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
+import numpy as np
 
 from rljax.core.errors import ConfigError, check_whole
 from rljax.run.files.folder import split_path
@@ -42,7 +43,7 @@ def tournament(
         simulations: number of positions that the agents search before each move; 0 plays their policies without search.
         system: "round-robin", "swiss", or "auto": Swiss with more than 50 pairings.
         key: random key; if None, `jax.random.key(0)`.
-        out: file for a heat map of the shares of points, `.png`, `.svg` or `.pdf`.
+        out: file for a heat map of the shares of points, `.png`, `.svg` or `.pdf`; not written if no game counts.
         progress: function that is called with a line of text for every pairing (`print`, say).
 
     Returns:
@@ -71,7 +72,7 @@ def tournament(
         system=system,
         progress=progress,
     )
-    if out is not None:
+    if out is not None and np.isfinite(standings.score()).any():  # not if all games were given up
         matches.draw_payoffs(standings, out)
     return standings
 

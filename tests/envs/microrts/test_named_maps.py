@@ -11,8 +11,8 @@ import pytest
 
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
-from rljax.envs.microrts.java.install import microrts_folder
-from rljax.envs.microrts.named_maps import find_map, java_maps
+from rljax.envs.microrts.java.install import map_files, microrts_folder
+from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules.maps import MAPS
 from tests.envs.microrts.oracle import differences, joint_conflicts, record
 from tests.envs.microrts.rules.test_map_files import MAP
@@ -79,7 +79,7 @@ def test_the_maps_of_the_java_engine_play_as_there(java_engine: Any) -> None:
     if not (microrts_folder() / "maps").is_dir():
         pytest.skip("no maps are beside the engine")
     positions = 0
-    for name in sorted(set(java_maps()) - REFUSED):
+    for name in sorted(set(map_files(microrts_folder())) - REFUSED):
         if max(find_map(name).shape) > 32:  # Java takes seconds for each order on larger maps
             continue
         for bots in (False, True):

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rljax.cli.main import main
 from rljax.run.search import study as studies
 from rljax.run.search import tune as tuning
 from rljax.run.search.population import Population, Programs
+from rljax.run.signals import sigterm_interrupts
 from tests.run.tiny_runs import TINY_TOML, assert_refused
 
 CONFIG = rljax.PPOConfig(
@@ -273,6 +275,15 @@ def test_an_interrupted_command_says_how_to_go_on(
         main(["tune", "cartpole_ppo", "--run-dir", "here"])
     assert capsys.readouterr().err == "rljax: interrupted; to go on: rljax tune --resume here\n"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    # In other threads, and where somebody else handles the signal, nothing changes.
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with sigterm_interrupts():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: sigterm_interrupts().__enter__()).result() == []
     monkeypatch.setattr("rljax.cli.search.sweeps.run_sweep", interrupted)
     with pytest.raises(SystemExit, match="130"):
         main(["sweep", "cartpole_ppo", "--gamma", "0.9", "0.99", "--run-dir", "there", "--batch-size", "2"])

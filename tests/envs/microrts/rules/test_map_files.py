@@ -33,7 +33,7 @@ MAP = """<rts.PhysicalGameState width="4" height="3">
 
 def read(folder: Path, text: str) -> GameMap:
     path = folder / "own.xml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return read_map(path)
 
 
@@ -80,6 +80,14 @@ def test_a_file_gives_cells_walls_resources_and_units(tmp_path: Path) -> None:
             'resources="128"',
             "the Resource at x = 0, y = 2: resources = '128', expected a whole number from 0 to 127",
         ),
+        (
+            '"5" player="0" x="1" y="0" resources="0"',
+            '"5" player="0" x="1" y="0" resources="1"',
+            "the Base at x = 1, y = 0: resources = '1', expected 0",
+        ),
+        ('resources="7"', 'resources="\u0665"', "a player: resources = '\u0665', expected a whole number"),
+        ('<rts.Player ID="1"', '<rts.Player ID="0" resources="1"></rts.Player><rts.Player ID="1"', "players: expected two"),
+        ("<rts.Phys", '<?xml version="1.0" encoding="nonsense-9"?><rts.Phys', "is no XML: "),
         ('hitpoints="4"', 'hitpoints="9"', "the Heavy at x = 3, y = 2: hitpoints = '9', expected a whole number from 1 to 8"),
         ('player="1"', 'player="0"', "units: player 1 has none, expected at least one of each player"),
     ],
@@ -95,8 +103,10 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(tmp_path: Path, 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.xml: cannot read the map: No such file"):
         read_map(tmp_path / "none.xml")
-    with pytest.raises(ConfigError, match="more than 1,000,000 bytes"):
+    with pytest.raises(ConfigError, match=r"own\.xml: has more than 1,000,000 bytes"):
         read(tmp_path, MAP + " " * 1_000_000)
+    with pytest.raises(ConfigError, match="it is no file"):
+        read_map(tmp_path)
 
 
 def test_maps_of_rljax_are_those_of_the_files_of_the_java_engine() -> None:

@@ -120,7 +120,10 @@ export function play({ canvas, view, status, controls, details, help, environmen
   const speed = choice("Speed", SPEEDS);
   const stop = button("Pause", toggle);
   const [units, tally, moves] = [SIDES.map(() => make("dd")), make("dd", { id: "tally" }), make("ul", { id: "moves" })];
-  const oneStep = () => (running ? toggle() : (steps = 1));
+  const oneStep = () => {
+    if (running) toggle();
+    steps = 1;
+  };
   controls.before(commands.panel);
   controls.append(button("New game", begin, "main"), stop, button("One step", oneStep));
   controls.append(...players.map((player) => player.label), style.label, speed.label);
