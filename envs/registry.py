@@ -193,7 +193,7 @@ def resolve_env(env: Any, params: Mapping[str, Any] | None = None) -> tuple[Any,
     elif type(env).__module__.startswith("pgx."):
         env = _pgx_class(env)(env)
     elif not isinstance(env, Environment):
-        env = adapters.adapt(env) or env
+        env = adapters.adapt(env, params) or env
     # Look at the class, too: a property that raises is not missing.
     missing = [name for name in _REQUIRED if not hasattr(type(env), name) and not hasattr(env, name)]
     if missing:

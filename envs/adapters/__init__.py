@@ -113,15 +113,16 @@ def suite_ids(suite: str) -> list[str]:
     return [f"{suite}:{name}" for name in suite_module(suite, suite).ids()]
 
 
-def adapt(env: Any) -> Any | None:
-    """Return an environment that a suite has made as one of rljax, or None if it is of no suite."""
+def adapt(env: Any, given: Mapping[str, Any] | None = None) -> Any | None:
+    """Return an environment that a suite has made as one of rljax, or None if it is of no suite; `given` is `env_params`."""
     packages = {part.__module__.partition(".")[0] for part in type(env).__mro__}
     wrapper = next((name for name in _wrappers_of(env) if _resets_or_logs(name)), None)
     if packages & {suite.package for suite in SUITES.values()} and wrapper is not None:
-        raise ConfigError(f"env: {wrapper} is around it, which begins or ends episodes itself: give the environment without it")
+        raise ConfigError(f"env: {wrapper} begins or ends episodes itself: give the environment inside it")
     for suite, (package, _) in SUITES.items():
         if package in packages:
-            return suite_module(suite, f"env: {type(env).__name__}").adapt(env)
+            module = suite_module(suite, f"env: {type(env).__name__}")
+            return module.adapt(env, given) if suite == "xland" else module.adapt(env)  # whose objects lack their size
     return None
 
 

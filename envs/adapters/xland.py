@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -88,20 +88,23 @@ def factory(name: str) -> Callable[..., Any]:
     return build
 
 
-def adapt(env: Any) -> XLandEnv:
-    """Take an environment whose parameters are the defaults of its class.
+def adapt(env: Any, given: Mapping[str, Any] | None = None) -> XLandEnv:
+    """Take an environment whose parameters are the defaults of its class, but for those that are `given`.
 
     Raises:
-        ConfigError: the library makes environments of this class with several parameters, which the object does not have.
+        ConfigError: the library makes environments of this class with several parameters, which the object does not have, and
+            none of them is given.
     """
     made = env
     while "_env" in vars(made):  # a wrapper
         made = made._env
     kind = type(made)
-    ids = [name for name, spec in _REGISTRY.items() if spec.kwargs and spec.entry_point == f"{kind.__module__}:{kind.__name__}"]
-    if ids:
+    path = f"{kind.__module__}:{kind.__name__}"
+    kwargs = {name: spec.kwargs for name, spec in _REGISTRY.items() if spec.kwargs and spec.entry_point == path}
+    if kwargs and not any(set(given or ()) & set(each) for each in kwargs.values()):
+        name, each = next(iter(kwargs.items()))
         raise ConfigError(
-            f"env: an object {kind.__name__} of XLand does not have its parameters, such as its size: give its id, "
-            f"such as env = 'xland:{ids[0]}'"
+            f"env: an object {kind.__name__} of XLand does not have its parameters ({', '.join(each)}): give its id, such as "
+            f"env = 'xland:{name}', or env_params with them"
         )
     return XLandEnv(env, env.default_params(), f"xland:{type(env).__name__}")

@@ -357,14 +357,16 @@ def _check_loss(config: Config, loss_fn: Any) -> None:
     if not callable(loss_fn):
         raise ConfigError(f"loss_fn = {loss_fn!r}: expected a function (parts, params, batch) -> (loss, metrics)")
     try:
-        inspect.signature(loss_fn).bind("parts", "params", "batch")
+        signature = inspect.signature(loss_fn, follow_wrapped=False)  # a decorated function may take others than the one inside
+    except (TypeError, ValueError):  # of a function in C it may not be known
+        return
+    try:
+        signature.bind("parts", "params", "batch")
     except TypeError as error:
         raise ConfigError(
-            f"loss_fn: {_name_of(loss_fn)}{inspect.signature(loss_fn)} takes other arguments ({error}): expected a function "
+            f"loss_fn: {_name_of(loss_fn)}{signature} takes other arguments ({error}): expected a function "
             "(parts, params, batch) -> (loss, metrics)"
         ) from None
-    except ValueError:  # of a function in C it may not be known
-        pass
 
 
 def _checking_loss(loss_fn: Callable[..., Any], name: str) -> Callable[..., tuple[jax.Array, Metrics]]:

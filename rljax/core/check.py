@@ -160,7 +160,7 @@ def _check_initial_states(subject: Subject, game: Game, params: Any, starts: Any
         ]
         same = np.all(alike, axis=0)
         if not same.any():
-            subject.refuse("reset_env returned a state that is none of initial_states")
+            subject.refuse("reset_env returned a state that equals none of initial_states in all fields")
         if not chances[same].sum() > 0:
             subject.refuse("reset_env returned a state that has the probability 0 in initial_states")
 

@@ -188,8 +188,12 @@ def check_contract(env: Any, params: Any) -> list[str]:
 def _check_overridden(subject: Subject, env: Any) -> None:
     """Refuse `step` and `reset` of an environment or a wrapper that change what is inside: rljax would pass them by."""
     layer, depth = env, 0
-    while layer is not None and depth < MAX_LAYERS:
+    # Inside an adapter may be an object of another library, which has none of the functions that rljax calls.
+    while depth < MAX_LAYERS and all(hasattr(layer, called) for called in BY_HAND.values()):
         for name, called in BY_HAND.items():
+            own = vars(type(layer))
+            if isinstance(layer, Environment) and callable(own.get(name)) and called in own:
+                subject.doubts.append(f"{type(layer).__name__} defines {name} beside {called}: rljax calls {called} alone")
             if overrides(layer, name, called):
                 how = "give what is inside, or use rljax.wrappers" if _is_from(layer, FOREIGN) else f"override {called}"
                 subject.refuse(f"{type(layer).__name__} defines {name}, which rljax never calls: {how}")
@@ -208,9 +212,7 @@ def overrides(layer: Any, name: str, called: str) -> bool:
     number, below = (next((i for i, c in enumerate(classes) if f in vars(c)), len(classes)) for f in (name, called))
     if number == len(classes) or called in getattr(layer, "__dict__", {}):
         return False
-    if isinstance(layer, Environment):
-        return not classes[number].__module__.startswith("rljax.")
-    return number < below
+    return number < below and callable(vars(classes[number])[name])
 
 
 def _num_players(subject: Subject, game: Game) -> int:

@@ -220,7 +220,10 @@ def _written_out(game: Any, params: Any, max_states: int) -> GameTree:
 
 
 def _forgets(game: Any, player: int) -> ConfigError:
-    return ConfigError(f"{game.name}: player {player} has the same observation in states that it could tell apart earlier")
+    return ConfigError(
+        f"{game.name}: player {player} has the same observation in states that it could tell apart earlier; an exact tree needs "
+        "observations that show what their player saw and did, or states that do not keep what no longer matters"
+    )
 
 
 def _check_forgotten(game: Any, forgotten: tuple[set[int], ...], size: np.ndarray, tree: dict[str, np.ndarray]) -> None:

@@ -165,7 +165,7 @@ def _unseen(config: Any) -> dict[str, Any]:
     actor_critic = isinstance(config, OnPolicyConfig) and not isinstance(config, EpsilonConfig)
     spec = read_network(config.network, heads=actor_critic)
     usual = "tanh" if actor_critic and spec.encoder != "cells" else "relu"
-    linear = spec.hidden == () and not spec.head_hidden
+    linear = spec.encoder == "mlp" and spec.hidden == () and not spec.head_hidden
     return {"activation": None if linear else spec.activation or usual, **{key: getattr(spec, key) for key in UNSEEN}}
 
 

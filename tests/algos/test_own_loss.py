@@ -101,6 +101,14 @@ def two(parts, params):  # type: ignore[no-untyped-def]
     return 0.0, {}
 
 
+def test_a_decorated_loss_has_the_arguments_of_its_decorator() -> None:
+    @functools.wraps(two)
+    def decorated(parts: Any, params: Any, batch: Any) -> Any:
+        return two(parts, params)
+
+    assert rljax.make_agent(rljax.PPOConfig(), loss_fn=decorated)
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [

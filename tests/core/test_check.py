@@ -279,7 +279,7 @@ PLAYED: list[tuple[str, type, dict[str, Any], str]] = [
      {"reset_env": lambda self, k, p: (jnp.ones((2, 3)), Pass.reset_env(self, k, p)[1])},
      "observe gives another observation of a state than reset_env returned with it, in 128 steps of random play"),
     ("start that is not listed", Pass, {"initial_states": listed(1.0, 0.5)},
-     "reset_env returned a state that is none of initial_states"),
+     "reset_env returned a state that equals none of initial_states in all fields"),
     ("impossible start", Pass, {"initial_states": listed(0.0, 0.5, chances=(0.0, 1.0))},
      "reset_env returned a state that has the probability 0 in initial_states"),
     ("starts that are no distribution", Pass, {"initial_states": listed(0.0, 0.5, chances=(0.5, 0.4))},
@@ -678,6 +678,30 @@ def test_a_step_that_a_base_class_or_the_environment_itself_defines_is_accepted(
     own = type("Alone", (Base,), {f: getattr(Walk, f) for f in functions})()
     for env in (own, Passing(own), Passing(Walk()), make_env("gymnax:DeepSea-bsuite")[0]):
         check_contract(env, env.default_params)
+
+
+def test_a_step_beside_step_env_and_that_of_another_library_inside_are_accepted() -> None:
+    class Foreign:
+        def reset(self, key: jax.Array) -> None: ...
+
+        def step(self, state: Any, action: Any) -> None: ...
+
+    class Adapter(Walk):
+        def __init__(self) -> None:
+            self.env = Foreign()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.env, name)
+
+    assert check_contract(Adapter(), Adapter().default_params) == []
+
+    class Both(Walk):
+        reset_env = Walk.reset_env
+
+        def reset(self, seed: int = 0) -> Any:  # type: ignore[override]
+            return self.reset_env(jax.random.key(seed), self.default_params)
+
+    assert check_contract(Both(), Both().default_params) == ["Both defines reset beside reset_env: rljax calls reset_env alone"]
 
 
 def test_an_id_is_no_environment() -> None:

@@ -210,6 +210,9 @@ def test_networks_of_ones_own_algorithms_are_ones_own_business() -> None:
     ours, theirs = rljax.PPOConfig(), SimpleNamespace(network={"type": "gru", "bonus": 1})
     for there, here in ((ours, theirs), (theirs, ours), (theirs, theirs)):
         _check_same_functions(there, here, "run")  # type: ignore[arg-type]
+    image = {"encoder": "cnn", "hidden": [], "channels": [4], "kernels": [3], "strides": [1]}
+    with pytest.raises(rljax.ConfigError, match=r"network\.activation = 'relu'"):  # convolutions apply it
+        _check_same_functions(ours.replace(network=image), ours.replace(network={**image, "activation": "relu"}), "run")
 
 
 @pytest.mark.slow

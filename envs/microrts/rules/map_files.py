@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,11 +32,12 @@ def read_map(path: Path) -> GameMap:
     Raises:
         ConfigError: the file cannot be read, or describes no map that the game can hold; the message names the place.
     """
+    if not os.path.isfile(path):
+        reason = "it is no file" if os.path.exists(path) else "No such file"
+        raise ConfigError(f"{shown(str(path))}: cannot read the map: {reason}")
+    if os.path.getsize(path) > MAX_BYTES:
+        raise ConfigError(f"{path}: has more than {MAX_BYTES:,} bytes")
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"{path}: cannot read the map: it is no file")
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path}: has more than {MAX_BYTES:,} bytes")
         text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the map: {error.strerror}") from None

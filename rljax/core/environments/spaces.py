@@ -247,6 +247,9 @@ def is_legal(space: Space, mask: jax.Array | None, action: Any) -> jax.Array:
         action: the action.
     """
     sizes = head_sizes(space)
+    if isinstance(space, Box):  # but for rounding
+        margin = 1e-5 * jnp.maximum(1.0, jnp.abs(action))
+        return jnp.all((action >= space.low - margin) & (action <= space.high + margin))
     if sizes is None:
         return space.contains(action)
     picks = jnp.stack([action[name] for name in space.spaces]) if isinstance(space, Dict) else jnp.ravel(action)

@@ -59,7 +59,7 @@ def scaled_image(image: Any) -> jax.Array:
     if image.dtype == jnp.uint8 and height <= MAX_CHANNELS and min(others) >= MIN_SIDE:
         raise ConfigError(
             f"observation of shape {image.shape[1:]}: expected an image [height, width, channels] for encoder = 'cnn', "
-            "and this is [channels, height, width]; to stack frames of an environment that shows one, set frame_stack"
+            "and this looks like [channels, height, width]; to stack frames of an environment that shows one, set frame_stack"
         )
     return image.astype(jnp.float32) / 255.0 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
 

@@ -366,7 +366,7 @@ def _tick(value: float, digits: int = DIGITS) -> str:
 def _digits(ticks: Sequence[float]) -> int:
     """Return the number of significant digits by which neighbouring ticks differ, at least `DIGITS`."""
     step = min(np.diff(ticks), default=0.0)
-    if step <= 0:
+    if not (step > 0 and np.isfinite(step)):
         return DIGITS
     # Two more: steps such as 2.5 have a digit after their first, and 10 has a digit more than its logarithm.
     needed = math.ceil(math.log10(max(map(abs, ticks)) / step)) + 2

@@ -101,12 +101,14 @@ def test_a_bad_file_is_refused_in_one_line_that_names_the_place(tmp_path: Path, 
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.xml: cannot read the map: No such file"):
+    with pytest.raises(ConfigError, match=r"none\.xml': cannot read the map: No such file"):
         read_map(tmp_path / "none.xml")
     with pytest.raises(ConfigError, match=r"own\.xml: has more than 1,000,000 bytes"):
         read(tmp_path, MAP + " " * 1_000_000)
     with pytest.raises(ConfigError, match="it is no file"):
         read_map(tmp_path)
+    with pytest.raises(ConfigError, match="cannot read the map: No such file"):
+        read_map(Path("a\0.xml"))
 
 
 def test_maps_of_rljax_are_those_of_the_files_of_the_java_engine() -> None:
