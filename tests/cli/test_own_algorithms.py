@@ -180,7 +180,7 @@ def test_a_table_within_a_table_is_listed(module: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("name", ["zoo:tictactoe_selfplay", "hub:mine"])
 def test_the_address_of_an_agent_is_no_algorithm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljax.core.config.import_own", lambda *given: pytest.fail(f"{given} is imported"))
+    monkeypatch.setattr("rljax.core.config_files.import_own", lambda *given: pytest.fail(f"{given} is imported"))
     assert not names_algorithm(name)
     with pytest.raises(ConfigError, match=f"^unknown preset '{name}': "):
         rljax.load_config(name)

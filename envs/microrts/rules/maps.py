@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ class GameMap(NamedTuple):
         name: its name, as in microRTS without ".xml".
         shape: H and W.
         resources: resources of both players at the start.
-        units: the units at the start. Scripted players take those before others for older.
+        units: the units at the start, as `StartingUnit` or plain tuples. Scripted players take those before others for older.
         walls: rows and columns of the walls.
     """
 
@@ -55,7 +56,7 @@ class GameMap(NamedTuple):
         resources: Any = np.array(self.resources, np.int32)
         time: Any = np.zeros((), np.int32)
         unit, owner, hp, carried, born = cells(EMPTY), cells(-1), cells(0), cells(0), cells(0, np.int16)
-        for number, each in enumerate(self.units, -len(self.units)):
+        for number, each in enumerate(itertools.starmap(StartingUnit, self.units), -len(self.units)):
             place = each.row, each.column
             unit[place], owner[place], carried[place], born[place] = each.kind, each.owner, each.resources, number
             hp[place] = HP[each.kind] if each.hit_points is None else each.hit_points
