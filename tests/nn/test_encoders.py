@@ -66,7 +66,7 @@ def test_convolutions_of_boards_are_those_of_flax() -> None:
         ({"a": jnp.zeros((2, 5, 5, 1))}, "expected an image"),
         (
             jnp.zeros((2, 4, 84, 84), jnp.uint8),
-            r"shape \(4, 84, 84\): .*, and this is \[channels, height, width\]; to stack frames",
+            r"shape \(4, 84, 84\): .*, and this looks like \[channels, height, width\]; to stack frames",
         ),
         (jnp.zeros((2, 3, 9, 1)), "number 1 is wider than its image of .3, 9."),
         (jnp.zeros((2, 4, 9, 1)), "number 2 is wider than its image of .1, 6."),
