@@ -42,7 +42,7 @@ class Melee(MicroRTSBots):
     ):
         super().__init__(opponents, MAP, wait_cycles=wait_cycles)
         self.kinds = np.array([_kinds(team) for team in teams]), np.array([_kinds(team) for team in others])
-        places = [[(row, column) for _, owner, row, column, _ in self.env.map.units if owner == player] for player in range(2)]
+        places = [[(each.row, each.column) for each in self.env.map.units if each.owner == player] for player in range(2)]
         # The second player looks from the other side, where its last unit is the first.
         self.rows, self.columns = np.array([places[0], places[1][::-1]]).transpose(2, 0, 1)
 
