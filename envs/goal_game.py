@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
-from rljax.core.environments.wrappers import join_privileged, split_privileged
+from rljax.core.environments.wrappers import join_privileged, split_privileged, split_privileged_space
 from rljax.core.errors import ConfigError, check_int
 from rljax.core.games.game import Game
 from rljax.core.games.game_wrappers import Step, WrappedGame
@@ -63,9 +63,8 @@ class GoalGame(WrappedGame):
         return state.game
 
     def observation_space(self, params: Any) -> Dict:
-        space: Any = as_space(self.env.observation_space(params))
-        public, privileged = split_privileged(dict(space.spaces)) if isinstance(space, Dict) else (None, None)
-        named = {"observation": space if public is None else Dict(public), "goal": Box(0.0, 1.0, (self.num_goals,))}
+        public, privileged = split_privileged_space(as_space(self.env.observation_space(params)))
+        named = {"observation": public, "goal": Box(0.0, 1.0, (self.num_goals,))}
         return Dict(join_privileged(named, privileged))
 
     def observe(self, state: GoalState, params: Any) -> dict[str, Any]:

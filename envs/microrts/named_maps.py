@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from rljax.core.errors import ConfigError, did_you_mean, shown
-from rljax.envs.microrts.java.install import map_files, microrts_folder
+from rljax.envs.microrts.java.install import map_file, map_files, microrts_folder
 from rljax.envs.microrts.rules.map_files import read_map
 from rljax.envs.microrts.rules.maps import MAPS, GameMap
 
@@ -21,13 +18,13 @@ def find_map(name: str) -> GameMap:
     Raises:
         ConfigError: there is no such map; the closest match is named. Or its file describes no map that the game can hold.
     """
-    if isinstance(name, str) and name in MAPS:
-        return MAPS[name]
-    if isinstance(name, str) and name.endswith(".xml"):
-        return read_map(Path(os.path.expanduser(name)))
-    files = map_files(microrts_folder())
-    if isinstance(name, str) and name in files:
-        return read_map(files[name])
+    folder = microrts_folder()
+    if isinstance(name, str):
+        if name in MAPS:
+            return MAPS[name]
+        if (path := map_file(name, folder)) is not None:
+            return read_map(path)
+    files = map_files(folder)
     known = did_you_mean(str(name), sorted({*MAPS, *files}))
     if not known.startswith("did you mean"):
         known = did_you_mean(str(name), MAPS)  # those of the Java engine are too many for a line

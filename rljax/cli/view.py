@@ -136,7 +136,7 @@ def tournament(options: Tournament) -> None:
     few = standings.few()
     if few is not None:
         say(few)
-    if np.isfinite(standings.score()).any():
+    if standings.any_game():
         print(options.out)
 
 

@@ -6,7 +6,6 @@ import functools
 import gc
 import importlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rljax.core.errors import ConfigError, RljaxError, did_you_mean, first_line, how_to_install, shown
-from rljax.envs.microrts.java.install import fetch_microrts, map_files
+from rljax.envs.microrts.java.install import fetch_microrts, map_file, map_files
 from rljax.envs.microrts.java.positions import ATTACK, NONE, PRODUCE, Position, from_json, order_from_json, orders_array, to_json
 
 BOTS = {
@@ -143,12 +142,10 @@ class Java:
         Raises:
             ConfigError: there is no such map; the message names the closest match.
         """
-        if name.endswith(".xml"):
-            return Path(os.path.expanduser(name))
-        files = map_files(self.folder)
-        if name not in files:
-            raise ConfigError(f"map '{name}': {did_you_mean(name, files)}")
-        return files[name]
+        found = map_file(name, self.folder)
+        if found is None:
+            raise ConfigError(f"map '{name}': {did_you_mean(name, self.maps())}")
+        return found
 
     def game(self, map_name: str) -> JavaGame:
         """Return a new game on a map."""

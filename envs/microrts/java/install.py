@@ -45,6 +45,11 @@ def map_files(folder: Path) -> dict[str, Path]:
     return {path.stem: path for path in sorted((folder / "maps").glob("**/*.xml"), reverse=True)}
 
 
+def map_file(name: str, folder: Path) -> Path | None:
+    """Return the file of a map: the path itself if it ends in ".xml", else the one beside the engine; None if there is none."""
+    return Path(os.path.expanduser(name)) if name.endswith(".xml") else map_files(folder).get(name)
+
+
 def fetch_microrts(say: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder of the Java archives, after fetching them with pip if they are not there.
 

@@ -161,6 +161,14 @@ def join_privileged(public: Any, privileged: Any) -> Any:
     return public if privileged is None else {**public, PRIVILEGED: privileged}
 
 
+def split_privileged_space(space: Any) -> tuple[Any, Any]:
+    """Split a space of observations as `split_privileged` splits its elements."""
+    if not isinstance(space, Dict):
+        return space, None
+    public, privileged = split_privileged(dict(space.spaces))
+    return Dict(public), privileged
+
+
 class PublicObservation(Wrapper):
     """Drop the privileged part of observations, for algorithms without a critic that may see it."""
 
@@ -175,8 +183,7 @@ class PublicObservation(Wrapper):
         return split_privileged(obs)[0], state, reward, terminated, info
 
     def observation_space(self, params: Any) -> Any:
-        space = as_space(self.env.observation_space(params))
-        return Dict(split_privileged(dict(space.spaces))[0]) if isinstance(space, Dict) else space
+        return split_privileged_space(as_space(self.env.observation_space(params)))[0]
 
 
 class FlattenObservation(Wrapper):

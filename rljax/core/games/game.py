@@ -19,7 +19,7 @@ RESULT = "result"
 
 
 NO_OBSERVE = "must define observe(state, params) -> obs [P, ...], what the players see of a state; searches and play use it"
-"""What is wrong with a game without `observe`."""
+"""The message about a game that does not define `observe`."""
 
 
 class RememberingScript(NamedTuple):

@@ -18,6 +18,7 @@ from rljax.core.environments.wrappers import (
     flatten_observation,
     join_privileged,
     split_privileged,
+    split_privileged_space,
 )
 from rljax.core.games.game import Game, RememberingScript, ScriptedPlayer
 
@@ -186,9 +187,8 @@ class CentralCritic(GameView):
         return join_privileged(named, jnp.concatenate(parts, axis=-1))
 
     def observation_space(self, params: Any) -> Dict:
-        space: Any = as_space(self.env.observation_space(params))
-        public, own = split_privileged(dict(space.spaces)) if isinstance(space, Dict) else (None, None)
-        parts = {OBS: space} if public is None else public
+        public, own = split_privileged_space(as_space(self.env.observation_space(params)))
+        parts = dict(public.spaces) if isinstance(public, Dict) else {OBS: public}
         length = (self.num_players - 1) * FlattenObservation(_Of(Dict(parts))).observation_space(params).shape[0]
         if own is not None:
             length += FlattenObservation(_Of(own)).observation_space(params).shape[0]

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
-import numpy as np
 
 from rljax.core.errors import ConfigError, check_whole
 from rljax.run.files.folder import split_path
@@ -72,7 +71,7 @@ def tournament(
         system=system,
         progress=progress,
     )
-    if out is not None and np.isfinite(standings.score()).any():  # not if all games were given up
+    if out is not None and standings.any_game():
         matches.draw_payoffs(standings, out)
     return standings
 

@@ -113,6 +113,10 @@ class Standings(NamedTuple):
         with np.errstate(invalid="ignore"):
             return np.where(self.games > 0, (self.wins + 0.5 * self.draws) / self.games, np.nan)
 
+    def any_game(self) -> bool:
+        """Return whether a game counts at all: not if all were given up, or before the first of a league."""
+        return bool((self.games > 0).any())
+
     def few(self) -> str | None:
         """Return a line about pairings in which fewer than half of the games count, or None; it names the worst one."""
         pairs = [
@@ -365,7 +369,7 @@ def draw_payoffs(standings: Standings, out: str | os.PathLike[str]) -> Path:
     path = output_path(out, SUFFIXES)
     order = np.argsort(-np.asarray(standings.ratings.rating), kind="stable")
     score = 100.0 * standings.score()[np.ix_(order, order)]
-    if not np.isfinite(score).any():
+    if not standings.any_game():
         raise ConfigError(f"{path}: nothing to draw: no game between two players counts so far")
     names = [standings.names[i] for i in order]
     many = len(names) > MANY
