@@ -282,7 +282,8 @@ def test_objects_of_xland_whose_size_is_in_their_parameters_are_refused(wrapped:
     made = importlib.import_module("xminigrid").make("MiniGrid-Empty-16x16")[0]
     if wrapped:
         made = importlib.import_module("xminigrid.wrappers").DirectionObservationWrapper(made)
-    with pytest.raises(rljax.ConfigError, match=r"such as its size: give its id, such as env = 'xland:MiniGrid-Empty-5x5'$"):
+    instead = r"its parameters \(height, width\): give its id, such as env = 'xland:MiniGrid-Empty-5x5', or env_params with them$"
+    with pytest.raises(rljax.ConfigError, match=instead):
         resolve_env(made)
     own = type("Own", (type(importlib.import_module("xminigrid").make("MiniGrid-Empty-16x16")[0]),), {})
     assert resolve_env(own())[0].name == "xland:Own"  # its class says all
