@@ -234,9 +234,11 @@ def actor_critic_loss(
     entropy = distribution.entropy()
     policy_loss = -weight * (distribution.log_prob(imagined.action) * advantage + config.ent_coef * entropy)
     value_loss = weight * critic_loss(parts, state, feature, logits[:-1], target)
-    names = ("policy_loss", "value_loss", "entropy", "value", "imagined_return", "imagined_reward", "imagined_cont")
-    means = jnp.stack([jnp.mean(x) for x in (policy_loss, value_loss, entropy, value, target, reward, cont)])
+    names = ("policy_loss", "value_loss", "entropy", "value", "imagined_return", "imagined_cont")
+    means = jnp.stack([jnp.mean(x) for x in (policy_loss, value_loss, entropy, value, target, cont)])
     metrics = {f"train/{name}": mean for name, mean in zip(names, means, strict=True)}
+    # The rewards behind a predicted end are of no episode: counted in, they would tell nothing about those that are replayed.
+    metrics["train/imagined_reward"] = jnp.sum(weight * reward[1:]) / jnp.maximum(jnp.sum(weight), 1e-8)
     metrics |= {"train/advantage": jnp.mean(jnp.abs(advantage)), "train/return_scale": returns.scale()}
     return means[0] + means[1], target[0], returns, metrics
 
@@ -282,6 +284,8 @@ def dreamer_loss(
     behaviour, bootstrap, returns, more = actor_critic_loss(parts, params, state, imagined)
     bootstrap = bootstrap.reshape(batch.reward.shape)
     repval = replay_value_loss(parts, params, state, batch, latents.feature, bootstrap)
-    metrics |= more | {"train/repval_loss": repval, "train/replayed_reward": jnp.mean(batch.reward)}
+    # The first rows of episodes have the reward 0 of nothing done, which imagination never visits.
+    had = jnp.sum(jnp.where(batch.is_first, 0.0, batch.reward)) / jnp.maximum(jnp.sum(~batch.is_first), 1)
+    metrics |= more | {"train/repval_loss": repval, "train/replayed_reward": had}
     loss = model + behaviour + REPVAL_SCALE * repval
     return loss, LossAux(jax.lax.stop_gradient(latents), returns, metrics | {"train/loss": loss})

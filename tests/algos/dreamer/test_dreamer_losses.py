@@ -190,7 +190,7 @@ def plain_step(kind: str) -> dict[str, Any]:
     ahead, _ = plain_dreamer.imagine(p["rssm"], start, actions, drawn)
     imagined = np.concatenate([feature.reshape(1, STATES, -1), np.concatenate([ahead, drawn.reshape(HORIZON, STATES, -1)], -1)])
 
-    returns, values, weights = (np.zeros((HORIZON, STATES)) for _ in range(3))
+    returns, values, weights, rewards = (np.zeros((HORIZON, STATES)) for _ in range(4))
     for n in range(STATES):
         reward = [mean_of(perceptron(p["reward"], f)) for f in imagined[:, n]]
         goes_on = [sigmoid(perceptron(p["cont"], f)[0]) for f in imagined[:, n]]
@@ -198,7 +198,7 @@ def plain_step(kind: str) -> dict[str, Any]:
         after = value[HORIZON]
         for h in reversed(range(HORIZON)):
             after = reward[h + 1] + goes_on[h + 1] * (0.05 * value[h + 1] + 0.95 * after)
-            returns[h, n], values[h, n], weights[h, n] = after, value[h], np.prod(goes_on[: h + 1])
+            returns[h, n], values[h, n], weights[h, n], rewards[h, n] = after, value[h], np.prod(goes_on[: h + 1]), reward[h + 1]
     low, high = (0.99 * old + 0.01 * np.quantile(returns, q) for old, q in ((-1.5, 0.05), (2.0, 0.95)))
     scale = max(1.0, high - low)
 
@@ -231,6 +231,7 @@ def plain_step(kind: str) -> dict[str, Any]:
         "range": (low, high),
         "divergences": divergences,
         "returns": returns,
+        "imagined_reward": np.average(rewards, weights=weights),
         "by_bias": by_bias,
     }
 
@@ -276,6 +277,17 @@ def test_the_range_of_returns_is_that_of_the_plain_step(kind: str) -> None:
     assert (float(ours.returns.low), float(ours.returns.high)) == pytest.approx((low, high), rel=1e-4)
     assert float(ours.metrics["train/return_scale"]) == pytest.approx(max(1.0, high - low), rel=1e-4)
     assert high - low > 1.5, "advantages are scaled here"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_imagined_rewards_up_to_predicted_ends_are_beside_those_of_steps_that_were_taken(kind: str) -> None:
+    ours = one_step(kind)
+    taken = np.asarray(ours.batch.reward)[~np.asarray(ours.batch.is_first)].mean()
+    assert float(ours.aux.metrics["train/imagined_reward"]) == pytest.approx(
+        plain_step(kind)["imagined_reward"], rel=1e-4, abs=1e-6
+    )
+    assert float(ours.aux.metrics["train/replayed_reward"]) == pytest.approx(taken, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
