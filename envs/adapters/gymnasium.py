@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import gymnasium
 import numpy as np
 
 from rljax.core.devices import usable_cores
+from rljax.core.environments.spaces import head_sizes
 from rljax.core.errors import ConfigError, did_you_mean, first_line
 from rljax.envs.adapters import plain_arguments, plain_values, with_arguments
 from rljax.envs.simulators.environment import DrawnEnv, SimulatedEnv
 from rljax.envs.simulators.processes import Plan
 from rljax.envs.simulators.spaces import convert_spaces
+from rljax.envs.simulators.worker import legal, mask_of
 
 TIMEOUT, MAX_TIMEOUT = 60.0, 1e6
 """Time in seconds that a step or a reset may take, unless `env_params` says another, and the longest that it may say."""
@@ -91,14 +94,17 @@ def _made(name: str, workers: int, timeout: float, arguments: tuple[tuple[str, A
     env = gymnasium.make(name, disable_env_checker=True, **given)
     spaces = env.observation_space, env.action_space
     threshold = env.spec.reward_threshold if env.spec else None
-    picture, drawn = None, None
+    picture, drawn, mask = None, None, None
+    if not isinstance(env.action_space, gymnasium.spaces.Box):
+        with contextlib.suppress(Exception):  # what fails here fails in the simulators' processes, which say so
+            mask = mask_of(env, env.reset(seed=0)[1])
     if draws:
         env.reset()
         picture = np.asarray(env.render()).shape
     elif "rgb_array" in env.metadata.get("render_modes", ()):
         drawn = functools.partial(_made, name, workers, timeout, arguments, draws=True)
     env.close()
-    return simulated(f"gymnasium:{name}", "gymnasium", name, given, *spaces, workers, timeout, threshold, picture, drawn)
+    return simulated(f"gymnasium:{name}", "gymnasium", name, given, *spaces, workers, timeout, threshold, mask, picture, drawn)
 
 
 def simulated(
@@ -111,13 +117,14 @@ def simulated(
     workers: int,
     timeout: float,
     reward_threshold: float | None,
+    mask: Any = None,
     picture: tuple[int, ...] | None = None,
     drawn: Callable[[], Any] | None = None,
 ) -> SimulatedEnv:
-    """Return an environment of one of `worker.SUITES`; the spaces are Gymnasium's.
+    """Return an environment of one of `worker.SUITES`; the spaces are Gymnasium's, and `mask` is one that it has shown, if any.
 
     Raises:
-        ConfigError: a number is not allowed, or a space is not supported.
+        ConfigError: a number is not allowed, a space is not supported, or the mask has not one flag for each action.
     """
     if workers < 0:
         raise ConfigError(f"workers = {workers}: expected a whole number >= 0; 0: one for each processor")
@@ -126,5 +133,11 @@ def simulated(
     obs_space, actions, layout = convert_spaces(
         f"env = '{title}'", observation_space, action_space, channels_first=suite == "envpool"
     )
-    plan = Plan(title, suite, name, arguments, layout, workers or usable_cores(), timeout, picture)
+    heads = () if mask is None else head_sizes(actions) or ()
+    try:
+        if heads:
+            legal(mask, heads)
+    except ValueError as error:
+        raise ConfigError(f"env = '{title}': {error}, one for each action") from None
+    plan = Plan(title, suite, name, arguments, layout, workers or usable_cores(), timeout, heads, picture)
     return (SimulatedEnv if picture is None else DrawnEnv)(plan, obs_space, actions, reward_threshold, drawn)

@@ -38,6 +38,7 @@ class SimulatorState:
         count: number of calls of this one since then, i32 [].
         terminated: whether its episode has terminated, bool [].
         truncated: whether its own time limit has ended it, bool [].
+        mask: its legal actions, bool `[A]`, of an environment that has masks; else None.
         picture: what it shows, uint8 `[H, W, 3]`, of an environment that was asked for pictures; else None.
     """
 
@@ -46,6 +47,7 @@ class SimulatorState:
     count: jax.Array
     terminated: jax.Array
     truncated: jax.Array
+    mask: Any = None
     picture: Any = None
 
 
@@ -146,6 +148,7 @@ class SimulatedEnv(Environment):
         self._obs_space, self._action_space = observation_space, action_space
         shapes = jax.eval_shape(observation_space.sample, jax.eval_shape(lambda: jax.random.key(0)))
         self._seen, self._structure = jax.tree.flatten(shapes)
+        self._seen += [jax.ShapeDtypeStruct((sum(plan.heads),), jnp.bool_)] if plan.heads else []
         self._seen += [] if plan.picture is None else [jax.ShapeDtypeStruct(plan.picture, jnp.uint8)]
         self._step, self._restart = _of_each(self._step_all, plan.title), _of_each(self._restart_all, plan.title)
 
@@ -163,6 +166,10 @@ class SimulatedEnv(Environment):
     def action_space(self, params: Any) -> Any:
         return self._action_space
 
+    def action_mask(self, state: SimulatorState, params: Any) -> jax.Array | None:
+        mask: jax.Array | None = state.mask
+        return mask
+
     def is_truncated(self, state: SimulatorState, params: Any) -> jax.Array:
         return state.truncated
 
@@ -176,9 +183,9 @@ class SimulatedEnv(Environment):
             begin = _of_each(lambda seeds: self._begin_all(site, seeds, params.trains), self.name)
             session, slot, *seen = begin(jax.random.bits(key, (), jnp.uint32))
             count = jnp.zeros((), jnp.int32)
-        obs, picture = self._split(seen)
+        obs, mask, picture = self._split(seen)
         going = jnp.zeros((), jnp.bool_)
-        return obs, SimulatorState(session, slot, count, going, going, picture)
+        return obs, SimulatorState(session, slot, count, going, going, mask, picture)
 
     def step_env(
         self, key: jax.Array, state: SimulatorState, action: Any, params: SimulatorParams
@@ -187,16 +194,18 @@ class SimulatedEnv(Environment):
         count, reward, terminated, truncated, *seen = self._step(
             state.session, state.slot, state.count, over, *jax.tree.leaves(action)
         )
-        obs, picture = self._split(seen)
-        return obs, SimulatorState(state.session, state.slot, count, terminated, truncated, picture), reward, terminated, {}
+        obs, mask, picture = self._split(seen)
+        after = SimulatorState(state.session, state.slot, count, terminated, truncated, mask, picture)
+        return obs, after, reward, terminated, {}
 
-    def _split(self, seen: Sequence[jax.Array]) -> tuple[Any, Any]:
-        """Split what a call returned into the observation and the picture."""
+    def _split(self, seen: Sequence[jax.Array]) -> tuple[Any, Any, Any]:
+        """Split what a call returned into the observation, the mask and the picture; None for what there is not."""
         count = len(self.plan.layout.obs)
-        return jax.tree.unflatten(self._structure, seen[:count]), None if self.plan.picture is None else seen[count]
+        obs = jax.tree.unflatten(self._structure, seen[:count])
+        return obs, seen[count] if self.plan.heads else None, None if self.plan.picture is None else seen[-1]
 
     def _shapes(self, rows: int, *dtypes: Any) -> list[jax.ShapeDtypeStruct]:
-        """Shapes of results: numbers of these dtypes, then an observation and a picture."""
+        """Shapes of results: numbers of these dtypes, then an observation, a mask and a picture."""
         numbers = [jax.ShapeDtypeStruct((rows,), dtype) for dtype in dtypes]
         return [*numbers, *(jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for x in self._seen)]
 

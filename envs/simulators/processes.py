@@ -56,6 +56,7 @@ class Plan(NamedTuple):
         layout: of its arrays.
         workers: largest number of processes.
         timeout: time for a step or a reset of all rows, in seconds.
+        heads: numbers of actions of the heads that have a mask, or () if all actions are legal.
         picture: shape of the picture that comes with each observation, or None.
     """
 
@@ -66,6 +67,7 @@ class Plan(NamedTuple):
     layout: Layout
     workers: int
     timeout: float
+    heads: tuple[int, ...] = ()
     picture: tuple[int, ...] | None = None
 
 
@@ -73,7 +75,8 @@ class Simulators:
     """Rows of simulators in several processes.
 
     Attributes:
-        obs: observations, arrays `[N, ...]` that the next call changes; the picture, uint8 `[N, H, W, 3]`, is the last.
+        obs: observations, arrays `[N, ...]` that the next call changes; then the mask of actions, bool `[N, A]`, and the picture,
+            uint8 `[N, H, W, 3]`, where there are such.
         action: where actions are written before a step, arrays `[N, ...]`.
         reward: f32 `[N]`.
         terminated: bool `[N]`.
@@ -89,6 +92,7 @@ class Simulators:
         shapes = {
             **{f"obs{i}": x for i, x in enumerate(plan.layout.obs)},
             **{f"action{i}": x for i, x in enumerate(plan.layout.action)},
+            **({"mask": ((sum(plan.heads),), np.dtype(bool))} if plan.heads else {}),
             **({} if plan.picture is None else {"picture": (plan.picture, np.dtype(np.uint8))}),
             "reward": ((), np.dtype(np.float32)),
             "seed": ((), np.dtype(np.uint32)),
@@ -102,7 +106,7 @@ class Simulators:
         memory = mmap.mmap(self._file, 0)
         arrays = {name: np.ndarray(shape, dtype, memory, offset) for name, (shape, dtype, offset) in where.items()}
         self.obs = [arrays[f"obs{i}"] for i in range(len(plan.layout.obs))]
-        self.obs += [] if plan.picture is None else [arrays["picture"]]
+        self.obs += [arrays[name] for name in ("mask", "picture") if name in arrays]
         self.action = [arrays[f"action{i}"] for i in range(len(plan.layout.action))]
         self.reward, self.terminated, self.truncated = arrays["reward"], arrays["terminated"], arrays["truncated"]
         self._which, self._seed = arrays["which"], arrays["seed"]
@@ -175,6 +179,7 @@ class Simulators:
                     "num_actions": len(layout.action),
                     "obs": layout.obs_structure,
                     "action": layout.action_structure,
+                    "heads": plan.heads,
                 }
             )
         except OSError:

@@ -39,20 +39,23 @@ class Gymnasium:
         # Its checker warns of habits that do no harm here, in every process.
         self.envs = [gymnasium.make(name, disable_env_checker=True, **arguments) for _ in range(count)]
 
-    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[Any, Any]]:
-        """Begin episodes, and yield a row and its observation, or several and theirs."""
+    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[Any, ...]]:
+        """Begin episodes, and yield row, observation and `info`, or several rows and theirs."""
         for i, row in enumerate(rows):
-            yield row, self.envs[row].reset(seed=None if seeds is None else int(seeds[i]))[0]
+            yield row, *self.envs[row].reset(seed=None if seeds is None else int(seeds[i]))
+
+    def mask(self, row: int, info: dict[str, Any]) -> Any:
+        return mask_of(self.envs[row], info)
 
     def draw(self, row: int) -> Any:
         return self.envs[row].render()
 
     def step(self, rows: np.ndarray, arrays: list[np.ndarray], structure: Any) -> Iterator[tuple[Any, ...]]:
-        """Take steps, and yield row, observation, reward and ends, or several rows and theirs."""
+        """Take steps, and yield row, observation, reward, ends and `info`, or several rows and theirs."""
         for row in rows:
             action = action_of(iter([x[row] for x in arrays]), structure)
-            obs, reward, terminated, truncated, _ = self.envs[row].step(action)
-            yield row, obs, reward_of(reward), terminated, truncated
+            obs, reward, terminated, truncated, info = self.envs[row].step(action)
+            yield row, obs, reward_of(reward), terminated, truncated, info
 
 
 class EnvPool:
@@ -62,7 +65,7 @@ class EnvPool:
         self.name, self.arguments, self.count = name, arguments, count
         self.envs: Any = None
 
-    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[Any, Any]]:
+    def reset(self, rows: np.ndarray, seeds: np.ndarray | None) -> Iterator[tuple[Any, ...]]:
         if seeds is not None:
             # It takes a seed only when it is made.
             if self.envs is not None:
@@ -72,12 +75,12 @@ class EnvPool:
             seed = int(seeds[0]) % 2**31
             self.envs = make(self.name, env_type="gymnasium", num_envs=self.count, seed=seed, **self.arguments)
         obs, info = self.envs.reset(rows.astype(np.int32))
-        yield info["env_id"], obs
+        yield info["env_id"], obs, info
 
     def step(self, rows: np.ndarray, arrays: list[np.ndarray], structure: Any) -> Iterator[tuple[Any, ...]]:
         actions = action_of(iter([x[rows] for x in arrays]), structure)
         obs, reward, terminated, truncated, info = self.envs.step(actions, rows.astype(np.int32))
-        yield info["env_id"], obs, reward, terminated, truncated
+        yield info["env_id"], obs, reward, terminated, truncated, info
 
 
 SUITES: dict[str, Any] = {"gymnasium": Gymnasium, "envpool": EnvPool}
@@ -114,6 +117,27 @@ def action_of(arrays: Iterator[np.ndarray], structure: Any) -> Any:
     # A bound of 64 bits may be less than the same one of 32 bits.
     action = action if bounds is None else np.clip(action, *bounds)
     return action[()] if single else action
+
+
+def mask_of(env: Any, info: dict[str, Any]) -> Any:
+    """Return the flags of legal actions that an environment of Gymnasium shows, or None: those of its method `action_masks()`, as
+    MaskablePPO of Stable-Baselines3 reads them, else `info["action_mask"]`, as Taxi has them.
+    """
+    if env.has_wrapper_attr("action_masks"):
+        return env.get_wrapper_attr("action_masks")()
+    return info.get("action_mask")
+
+
+def legal(mask: Any, heads: tuple[int, ...]) -> np.ndarray:
+    """Return flags of legal actions, bool `[sum(heads)]`; a head without a legal action, as at the end of an episode, has all.
+
+    Raises:
+        ValueError: there is no mask, or it has another number of flags.
+    """
+    if np.size(mask) != sum(heads) or mask is None:
+        raise ValueError(f"a mask of actions has the shape {np.shape(mask)}, expected {sum(heads)} flags")
+    parts = np.split(np.asarray(mask, bool).ravel(), np.cumsum(heads)[:-1])
+    return np.concatenate([part if part.any() else ~part for part in parts])
 
 
 def reward_of(reward: Any) -> float:
@@ -153,8 +177,10 @@ def main() -> None:
     obs_arrays = [arrays[f"obs{i}"] for i in range(plan["num_obs"])]
     action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
 
-    def show(row: Any, obs: Any) -> None:
+    def show(row: Any, obs: Any, info: dict[str, Any]) -> None:
         write(obs_arrays, row, leaves(obs, plan["obs"]))
+        if "mask" in arrays:
+            arrays["mask"][row] = legal(suite.mask(row, info), plan["heads"])
         if "picture" in arrays:
             write([arrays["picture"]], row, [suite.draw(row)])
 
@@ -167,14 +193,14 @@ def main() -> None:
             if not len(rows):
                 pass
             elif command == STEP:
-                for row, obs, reward, terminated, truncated in suite.step(rows, action_arrays, plan["action"]):
-                    show(row, obs)
+                for row, obs, reward, terminated, truncated, info in suite.step(rows, action_arrays, plan["action"]):
+                    show(row, obs, info)
                     arrays["reward"][row] = reward
                     arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
             else:
                 seeds = arrays["seed"][rows] if command == BEGIN else None
-                for row, obs in suite.reset(rows, seeds):
-                    show(row, obs)
+                for row, obs, info in suite.reset(rows, seeds):
+                    show(row, obs, info)
                     arrays["reward"][row], arrays["terminated"][row], arrays["truncated"][row] = 0.0, False, False
             connection.send_bytes(DONE)
     except (EOFError, ConnectionError):

@@ -54,5 +54,47 @@ class Odd(gymnasium.Env[Any, Any]):
         return self._obs(), float(action), self.time == 9, False, {}
 
 
+class Masked(gymnasium.Env[Any, Any]):
+    """Two heads, of which a mask shows what is legal; anything else is an error. At the end nothing is legal."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def __init__(self, flags: int = 5):
+        self.flags, self.time = flags, 0
+
+    def _mask(self) -> Any:
+        first = np.arange(3) == self.time % 3
+        second = np.ones(2, bool) if self.time % 2 else np.array([False, True])
+        return np.concatenate([first, second])[: self.flags] & (self.time < 7)
+
+    def _shown(self) -> Any:
+        return np.array([self.time / 7], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time = 0
+        return self._shown(), {"action_mask": self._mask().astype(np.int8)}
+
+    def step(self, action: Any) -> Any:
+        first, second = action
+        if not (self._mask()[first] and self._mask()[3 + second]):
+            raise ValueError(f"{action} at {self.time} is illegal")
+        self.time += 1
+        return self._shown(), float(second), self.time == 7, False, {"action_mask": self._mask().astype(np.int8)}
+
+
+class MaskedByMethod(Masked):
+    """The same by the method of MaskablePPO; what `info` says is not that."""
+
+    def action_masks(self) -> Any:
+        return self._mask()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0], {"action_mask": "of something else"}
+
+
 gymnasium.register("Odd-v0", Odd)
+gymnasium.register("Masked-v0", Masked)
+gymnasium.register("MaskedByMethod-v0", MaskedByMethod, max_episode_steps=20)
 gymnasium.register("Limited-v0", Odd, max_episode_steps=3)

@@ -121,6 +121,31 @@ def test_a_limit_of_gymnasium_is_that_of_the_id_or_another_or_none(limit: dict[s
     assert (np.flatnonzero(ends) + 1).tolist() == truncated
 
 
+@pytest.mark.parametrize("name", ["Masked-v0", "MaskedByMethod-v0"])
+def test_masks_of_a_simulator_come_across(name: str) -> None:
+    env, params = rljax.make_env(f"gymnasium:odd_simulators:{name}", workers=2)
+    _, state = jax.vmap(env.reset, (0, None))(jax.random.split(jax.random.key(0), 2), params)
+    for t in range(9):
+        mask = jax.vmap(env.action_mask, (0, None))(state, params)
+        assert np.asarray(mask).tolist() == [[*(np.arange(3) == t % 7 % 3), t % 7 % 2 == 1, True]] * 2
+        keys, actions = jax.random.split(jax.random.key(t), 2), jnp.array([[t % 7 % 3, 1]] * 2)
+        _, state, _, terminated, _, _ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, actions, params)
+        assert terminated.tolist() == [t == 6] * 2
+    raw = jax.vmap(env.reset_env, (0, None))(jax.random.split(jax.random.key(1), 2), params)[1]
+    for t in range(7):
+        raw = jax.vmap(env.step_env, (None, 0, 0, None))(None, raw, jnp.array([[t % 3, 1]] * 2), params)[1]
+    assert raw.terminated.all()
+    assert raw.mask.all(), "where nothing is legal, everything is as good as anything else"
+
+
+@pytest.mark.slow
+def test_runs_take_legal_actions_of_simulators() -> None:
+    """An illegal action would end the run by an error."""
+    result = rljax.fit(TINY["ppo"].replace(env="gymnasium:odd_simulators:Masked-v0", eval_every=320, learning_rate=3e-3))
+    returns = result.metrics["eval/return"]
+    assert (returns[~np.isnan(returns)] >= 4.0).all(), "four of the seven steps leave no choice"
+
+
 @pytest.mark.slow
 def test_evaluated_episodes_are_played_once_to_their_end() -> None:
     config = rljax.PPOConfig(env="gymnasium:CartPole-v1", num_envs=4, num_steps=8, total_timesteps=64)
@@ -213,6 +238,10 @@ def test_at_most_so_many_groups_run() -> None:
         ({"env_params": {"timeout": 0.0}}, "timeout = 0: expected a number of seconds > 0"),
         ({"env_params": {"timeout": float("inf")}}, "timeout = inf: expected a number of seconds > 0 and <= 1e\\+06"),
         ({"env_params": {"gravity": 1.0}}, "has no parameter 'gravity'"),
+        (
+            {"env": "gymnasium:odd_simulators:Masked-v0", "env_params": {"flags": 4}},
+            r"odd_simulators:Masked-v0': a mask of actions has the shape \(4,\), expected 5 flags, one for each action$",
+        ),
         ({"env": gymnasium.make("CartPole-v1")}, "is an object of Gymnasium, of which many are needed"),
     ],
 )
