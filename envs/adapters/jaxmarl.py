@@ -14,6 +14,7 @@ from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.smax import map_name_to_scenario
 
 from rljax.core.contract import overrides
+from rljax.core.environments.environment import COMPONENTS
 from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
 from rljax.core.environments.wrappers import PRIVILEGED
 from rljax.core.errors import ConfigError
@@ -22,6 +23,7 @@ from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_ke
 
 WORLD = "world_state"
 OWN = "obs"
+SHAPED = "shaped_reward"
 FOR_THEMSELVES = (CoinGame,)
 """Games whose players are no team, though their names do not tell."""
 
@@ -43,7 +45,8 @@ class JaxMarlGame(FromSuite, Game):
     """A game of JaxMARL whose players have observations and actions of one kind.
 
     Players are a team if their names differ by a number only (`ally_0`, `ally_1`). A `world_state` becomes the privileged part of
-    the observations. Actions have masks where the game has them.
+    the observations. Actions have masks where the game has them. Where it shows a `shaped_reward` beside its rewards, as
+    Overcooked does, `info["reward_components"]` has both, for value heads; the rewards of the game stay what they are.
 
     Args:
         env: the game.
@@ -110,15 +113,20 @@ class JaxMarlGame(FromSuite, Game):
         self, key: jax.Array, state: JaxMarlState, action: Any, params: SuiteParams
     ) -> tuple[Any, JaxMarlState, jax.Array, jax.Array, dict[str, Any]]:
         actions = {a: action[number] for number, a in enumerate(self.agents)}
-        obs, after, rewards, dones, _ = self.env.step_env(raw_key(key), state.env_state, actions)
+        obs, after, rewards, dones, shown = self.env.step_env(raw_key(key), state.env_state, actions)
         new = JaxMarlState(like(after, state.env_state), self._seen(obs))
-        reward = jnp.stack([jnp.float32(rewards[a]).reshape(()) for a in self.agents])
+        reward = self._each(rewards)
+        info = {COMPONENTS: {"reward": reward, SHAPED: self._each(shown[SHAPED])}} if SHAPED in shown else {}
         # JaxMARL does not tell a game that is over from one whose time is: at the limit, it counts as the latter.
         over = jnp.asarray(dones["__all__"], bool) & ~self.is_truncated(new, params)
-        return new.obs, new, reward, over, {}
+        return new.obs, new, reward, over, info
 
     def observe(self, state: JaxMarlState, params: SuiteParams) -> Any:
         return state.obs
+
+    def _each(self, rewards: Any) -> jax.Array:
+        """Return the rewards of all players, f32 `[P]`."""
+        return jnp.stack([jnp.float32(rewards[a]).reshape(()) for a in self.agents])
 
     @property
     def _world_shape(self) -> tuple[int, ...]:

@@ -295,6 +295,27 @@ def test_objects_of_jaxmarl_have_the_teams_of_their_ids() -> None:
     assert resolve_env(made)[0].teams == resolve_env("jaxmarl:coin_game")[0].teams == (0, 1)
 
 
+def test_a_shaped_reward_of_jaxmarl_is_a_component() -> None:
+    need("jaxmarl")
+    env, params = rljax.make_env("jaxmarl:overcooked")
+    theirs = importlib.import_module("jaxmarl").make("overcooked")
+    key = jax.random.key(0)
+
+    def step(state: Any, key: jax.Array) -> Any:
+        actions = jax.random.randint(key, (2,), 0, env.action_space(params).n)
+        raw, given = jax.random.key_data(key), {"agent_0": actions[0], "agent_1": actions[1]}
+        expected = theirs.step_env(raw, state.env_state, given)
+        _, after, reward, _, info = env.step_env(key, state, actions, params)
+        return after, (reward, info["reward_components"], expected[2]["agent_0"], expected[4]["shaped_reward"])
+
+    state = env.reset_env(key, params)[1]
+    _, (reward, parts, won, shaped) = jax.jit(lambda state: jax.lax.scan(step, state, jax.random.split(key, 2_000)))(state)
+    np.testing.assert_array_equal(reward, parts["reward"])
+    np.testing.assert_array_equal(reward[:, 0], won)
+    np.testing.assert_array_equal(parts["shaped_reward"], np.stack([shaped["agent_0"], shaped["agent_1"]], 1))
+    assert (np.asarray(parts["shaped_reward"]) > 0).any(0).all(), "both put onions into a pot"
+
+
 def test_wrappers_of_jaxmarl_and_games_that_override_step_are_refused() -> None:
     need("jaxmarl")
     made = importlib.import_module("jaxmarl").make("MPE_simple_spread_v3")
