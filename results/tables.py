@@ -381,8 +381,15 @@ def of_suite(record: Record) -> list[Row]:
     greedy += f", {solved(record)} at {record['thresholds']['return']:g}" if record["thresholds"] else ""
     greedy += f"; battles won {span({name: 100 * x for name, x in found['won'].items()}, 0)} %" if "won" in found else ""
     env = ", ".join([f"`{config['env']}`", *map(str, config["env_params"].values())])
-    cells = [env, config["algorithm"], steps(record), str(len(record["seeds"])), greedy]
-    return [[*cells, *(span(found[how], digits) for how in ("sampled", "at random")), minutes(record)]]
+    cells = [config["algorithm"], steps(record), str(len(record["seeds"]))]
+    sampled, at_random = (span(found[how], digits) for how in ("sampled", "at random"))
+    if "control: return" not in found:
+        return [[env, *cells, greedy, sampled, at_random, minutes(record)]]
+    control = (span(found[f"control: {how}"], digits) for how in ("return", "sampled"))
+    return [
+        [f"{env}, with `shaped_reward`", *cells, greedy, sampled, at_random, f"{minutes(record)} for both"],
+        [f"{env}, without", *cells, *control, at_random, ""],
+    ]
 
 
 def brax_ppo(record: Record) -> list[Row]:
@@ -571,7 +578,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "suites": (
         ["environment", "algorithm", "steps", "seeds", "greedy return", "sampled", "random play", "minutes"],
-        {"navix_doorkey": of_suite, "pgx_2048": of_suite, "smax_3m": of_suite},
+        dict.fromkeys(("navix_doorkey", "pgx_2048", "smax_3m", "overcooked"), of_suite),
     ),
     "brax_ppo": (
         ["environment, PPO of", "steps", "seeds", "greedy return", "steps/s"],

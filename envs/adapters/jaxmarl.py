@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import jaxmarl
 from jaxmarl.environments import CoinGame
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
-from jaxmarl.environments.smax import map_name_to_scenario
+from jaxmarl.environments.overcooked import overcooked_layouts
+from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
 from rljax.core.contract import overrides
 from rljax.core.environments.environment import COMPONENTS
 from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
 from rljax.core.environments.wrappers import PRIVILEGED
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.games.game import Game
 from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
@@ -161,12 +162,21 @@ def ids() -> list[str]:
 
 def factory(name: str) -> Callable[..., Any]:
     """Return the function that builds a game. Arguments: `scenario` of SMAX, such as "3m", and `options`, a table of arguments of
-    JaxMARL's class.
+    JaxMARL's class; the `layout` of Overcooked is a name.
     """
     check_name("jaxmarl", name, ids())
 
+    def named(argument: str, value: str, known: Mapping[str, Any]) -> Any:
+        if value not in known:
+            raise ConfigError(f"env = 'jaxmarl:{name}': {argument} = {value!r}: {did_you_mean(value, known)}")
+        return known[value]
+
     def build(scenario: str = "", options: Any = None) -> JaxMarlGame:
-        given = {**(options or {}), **({"scenario": map_name_to_scenario(scenario)} if scenario else {})}
+        given = dict(options or {})
+        if scenario:
+            given["scenario"] = named("scenario", scenario, MAP_NAME_TO_SCENARIO)
+        if name == "overcooked" and isinstance(given.get("layout"), str):
+            given["layout"] = named("layout", given["layout"], overcooked_layouts)
         given |= {"auto_reset": False} if name in MABRAX else {}
         return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}")
 

@@ -295,6 +295,16 @@ def test_objects_of_jaxmarl_have_the_teams_of_their_ids() -> None:
     assert resolve_env(made)[0].teams == resolve_env("jaxmarl:coin_game")[0].teams == (0, 1)
 
 
+def test_maps_of_jaxmarl_are_given_by_their_names() -> None:
+    need("jaxmarl")
+    env, params = rljax.make_env("jaxmarl:overcooked", options={"layout": "asymm_advantages"})
+    assert env.observation_space(params).shape == (5, 9, 26)
+    with pytest.raises(rljax.ConfigError, match=r"layout = 'asym_advantages': did you mean 'asymm_advantages'\?$"):
+        rljax.make_env("jaxmarl:overcooked", options={"layout": "asym_advantages"})
+    with pytest.raises(rljax.ConfigError, match=r"scenario = '3x': did you mean '3m'\?$"):
+        rljax.make_env("jaxmarl:HeuristicEnemySMAX", scenario="3x")
+
+
 def test_a_shaped_reward_of_jaxmarl_is_a_component() -> None:
     need("jaxmarl")
     env, params = rljax.make_env("jaxmarl:overcooked")

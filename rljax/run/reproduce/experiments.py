@@ -257,6 +257,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         3,
         suites_learning.smax,
     ),
+    "overcooked": Experiment(
+        "Overcooked of JaxMARL, cramped room, with shaped rewards as a component and without: mean return over 100 episodes",
+        20,
+        3,
+        suites_learning.overcooked,
+    ),
     "brax_ppo": Experiment(
         "Brax's inverted pendulum: greedy mean return over 100 episodes and steps per second, with PPO here and Brax's own",
         15,

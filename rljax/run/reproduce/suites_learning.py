@@ -82,6 +82,19 @@ SMAX = SelfPlayConfig(
 )
 """Three marines, whose players share their weights, against three that follow a script. The critic sees the whole battle."""
 
+OVERCOOKED = SelfPlayConfig(
+    env="jaxmarl:overcooked",
+    num_envs=64,
+    num_steps=128,
+    total_timesteps=1_000_000,
+    num_epochs=4,
+    num_minibatches=8,
+    learning_rate=5e-4,
+    network={"hidden": [128, 128]},
+    value_heads=("reward", "shaped_reward"),
+)
+"""Two cooks with one policy in the cramped room: 20 for a soup, and a value head of its own for the steps on the way to one."""
+
 PENDULUM = PPOConfig(
     env="brax:inverted_pendulum",
     num_envs=64,
@@ -138,6 +151,14 @@ def smax(report: Report) -> None:
     play = lambda state, key: evaluate(run.agent, state, jax.random.fold_in(key, 1), 100, deterministic=True)  # noqa: E731
     returns = report.time_program(jax.vmap(play), run.states, run.keys)
     report.measure("won", (returns > 1).mean(1))
+
+
+def overcooked(report: Report) -> None:
+    """Do `learns` for Overcooked, and measure the control that learns from the rewards of the game alone."""
+    learns(report, OVERCOOKED)
+    control = report.train(OVERCOOKED.replace(value_heads=()), "control")
+    report.measure("control: return", report.returns(control))
+    report.measure("control: sampled", report.returns(control, sample=True))
 
 
 def _replicate(tree: Any, devices: Sequence[Any]) -> Any:
