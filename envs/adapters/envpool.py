@@ -14,8 +14,8 @@ from rljax.envs.adapters import check_name, plain_values, with_arguments
 from rljax.envs.adapters.gymnasium import TIMEOUT, simulated
 from rljax.envs.simulators.environment import SimulatedEnv
 
-NOT_OURS = ("num_envs", "batch_size", "seed", "num_threads", "thread_affinity_offset")
-"""Arguments of EnvPool that say how environments are run, not which."""
+NOT_OURS = ("num_envs", "batch_size", "seed", "num_threads", "thread_affinity_offset", "task")
+"""Arguments of EnvPool that say how environments are run, or what the id has said: another task ends the whole process."""
 
 
 def ids() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import jaxmarl
 from jaxmarl.environments import CoinGame
+from jaxmarl.environments.mpe.simple import SimpleMPE
 from jaxmarl.environments.multi_agent_env import MultiAgentEnv
 from jaxmarl.environments.overcooked import overcooked_layouts
 from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
@@ -30,6 +32,9 @@ FOR_THEMSELVES = (CoinGame,)
 
 MABRAX = ("ant_4x2", "halfcheetah_6x1", "hopper_3x1", "humanoid_9|8", "walker2d_2x3")
 """Games that begin again by themselves unless they are told not to."""
+
+IMPLICIT = {"self", "args", "kwargs"}
+"""Arguments of every class."""
 
 CLOCKS = ("time", "step", "t")
 """Names of the number of steps in the states of the games."""
@@ -178,7 +183,12 @@ def factory(name: str) -> Callable[..., Any]:
         if name == "overcooked" and isinstance(given.get("layout"), str):
             given["layout"] = named("layout", given["layout"], overcooked_layouts)
         given |= {"auto_reset": False} if name in MABRAX else {}
-        return JaxMarlGame(jaxmarl.make(name, **given), f"jaxmarl:{name}")
+        game = jaxmarl.make(name, **given)
+        if isinstance(game, SimpleMPE):  # which takes any argument, and reads those of its classes
+            taken = {key for kind in type(game).__mro__ for key in inspect.signature(kind.__init__).parameters}
+            for key in given.keys() - taken:
+                raise ConfigError(f"env = 'jaxmarl:{name}': has no argument '{key}': {did_you_mean(key, taken - IMPLICIT)}")
+        return JaxMarlGame(game, f"jaxmarl:{name}")
 
     return build
 

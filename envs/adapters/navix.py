@@ -65,6 +65,10 @@ def factory(name: str) -> Callable[..., Any]:
     def build(observation: str = "symbolic", max_steps: int = 0) -> NavixEnv:
         if observation not in OBSERVATIONS:
             raise ConfigError(f"env = 'navix:{name}': observation = '{observation}': {did_you_mean(observation, OBSERVATIONS)}")
+        if max_steps < 0:
+            raise ConfigError(
+                f"env = 'navix:{name}': max_steps = {max_steps}: expected a whole number >= 0; 0: the limit of navix.make"
+            )
         limit = {"max_steps": max_steps} if max_steps else {}
         made = navix.make(name, observation_fn=getattr(navix.observations, observation), **limit)
         return NavixEnv(made, f"navix:{name}")

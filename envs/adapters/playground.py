@@ -28,9 +28,10 @@ def factory(name: str) -> Callable[..., Any]:
     config = registry.get_default_config(name)
     given = {key: value for key, value in config.items() if isinstance(value, (bool, int, float)) and key not in BY_WRAPPERS}
     limit = int(config.get("episode_length", 1000))
+    ours = {"impl": IMPLEMENTATION} if "impl" in config else {}
 
     def build(**changes: Any) -> BraxEnv:
-        return BraxEnv(registry.load(name, config_overrides={"impl": IMPLEMENTATION, **changes}), f"playground:{name}", limit)
+        return BraxEnv(registry.load(name, config_overrides={**ours, **changes}), f"playground:{name}", limit)
 
     return with_arguments(build, given)
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
+from rljax.algos.common.value_heads import HeadConfig
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.environments.spaces import Discrete
@@ -30,7 +31,10 @@ IN_SEARCHES = "make_agent=lambda config: rljax.begin_from(config, RUN), in Pytho
 TEMPERATURE = "log_alpha"
 """Name of soft actor-critic's temperature, which is no part of the policy."""
 
-NOT_OF_POLICY = ("critic", "value", TEMPERATURE)
+VALUE = ("value",)
+"""How the names of the parameters of value heads begin."""
+
+NOT_OF_POLICY = ("critic", *VALUE, TEMPERATURE)
 """How the names of parameters begin that may begin anew: the other run may have had none, or those of another algorithm."""
 
 UNSEEN = ("strides", "dilations", "heads")
@@ -43,13 +47,15 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
     The runs are new ones: steps count from 0, and optimiser, environments, statistics of rewards and random keys are those of any
     new run. The parameters, and the statistics that normalise observations, are those of the other run; so are copies of the
     parameters, such as the teacher of `teacher_kl_coef`, and in a league the pool's first players and what exploiters are reset
-    to. Layers of the value that the other run has in another shape, and a temperature that it lacks, begin anew, with a warning.
+    to. Layers of the value that the other run has in another shape, value heads of other names or in another order, and a
+    temperature that it lacks, begin anew, with a warning.
 
     Args:
-        config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy.
+        config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy, but for
+            those of a league with the same roles, which begin with that of the learner of their number.
         path: the other run's folder, or one of its checkpoints. An environment or network that was an object there is taken to
             be that of this configuration. Of a run with several seeds the best one is taken, of a league
-            with other learners its main agent, of averaged parameters the average.
+            with other roles its first main agent, of averaged parameters the average.
         checkpoint: "latest", "best" or a number of steps.
 
     Raises:
@@ -85,10 +91,12 @@ def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     check_same_opponent_model(config, agent.config, path)
     fresh = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
     learners, learners_there = (getattr(config, "num_learners", None) for config in (agent.config, config))
+    other_roles = learners_there is not None and getattr(config, "roles", None) != getattr(agent.config, "roles", None)
     average = getattr(state, "average_params", None)
     policy = (state.params if average is None else average, getattr(state, "obs_statistics", None))
-    params, statistics = jax.tree.map(lambda x: x[0], policy) if learners_there not in (None, learners) else policy
-    taken, anew = _taken(params, fresh.params, learners, path)
+    params, statistics = jax.tree.map(lambda x: x[0], policy) if other_roles else policy
+    other_heads = isinstance(config, HeadConfig) and config.value_names != agent.config.value_names
+    taken, anew = _taken(params, fresh.params, learners, path, VALUE if other_heads else ())
     _check_same_functions(config, agent.config, path)
     if len({any(TEMPERATURE in name for name, _ in named_leaves(x)) for x in (params, fresh.params)}) > 1:
         _check_discrete(agent.config, path)
@@ -118,11 +126,18 @@ def check_teacher(agent: Agent, how: str) -> None:
         )
 
 
-def _taken(there: Any, here: Any, learners: int | None, path: Any) -> tuple[list[np.ndarray | None], list[str]]:
-    """Return the leaves of parameters for the shapes `here`, None for those that begin anew, and the names of these."""
+def _taken(
+    there: Any, here: Any, learners: int | None, path: Any, other: tuple[str, ...]
+) -> tuple[list[np.ndarray | None], list[str]]:
+    """Return the leaves of parameters for the shapes `here`, None for those that begin anew, and the names of these.
+
+    Those whose names begin with one of `other` begin anew, though they may fit.
+    """
     saved, found, anew = named_arrays(there), [], []
     for name, x in zip(named_arrays(here), jax.tree.leaves(here), strict=True):
         leaf = _of_learners(saved.get(name), x, learners)
+        if any(part.startswith(other) for part in name.split("/")):
+            leaf = None
         if leaf is None:
             if not any(part.startswith(NOT_OF_POLICY) for part in name.split("/")):
                 was = describe(saved[name]) if name in saved else "missing"

@@ -305,6 +305,25 @@ def test_maps_of_jaxmarl_are_given_by_their_names() -> None:
         rljax.make_env("jaxmarl:HeuristicEnemySMAX", scenario="3x")
 
 
+def test_arguments_that_games_of_jaxmarl_would_not_read_are_refused() -> None:
+    need("jaxmarl")
+    name = "jaxmarl:MPE_simple_spread_v3"
+    with pytest.raises(rljax.ConfigError, match=r"v3': has no argument 'scenario': "):
+        rljax.make_env(name, scenario="3m")
+    with pytest.raises(rljax.ConfigError, match=r"has no argument 'num_agent': did you mean 'num_agents'\?$"):
+        rljax.make_env(name, options={"num_agent": 4})
+    assert rljax.make_env(name, options={"num_agents": 4, "num_landmarks": 4})[0].num_players == 4
+    assert rljax.make_env("jaxmarl:switch_riddle")[0].num_players == 3  # its spaces have names of their own
+
+
+def test_a_limit_of_navix_is_no_negative_number() -> None:
+    need("navix")
+    with pytest.raises(rljax.ConfigError, match=r"max_steps = -3: expected a whole number >= 0; 0: the limit of navix.make$"):
+        rljax.make_env("navix:Navix-Empty-5x5-v0", max_steps=-3)
+    with pytest.raises(rljax.ConfigError, match=r"env = 'navix:nosuch': rljax list navix lists what there is$"):
+        rljax.make_env("navix:nosuch")
+
+
 def test_a_shaped_reward_of_jaxmarl_is_a_component() -> None:
     need("jaxmarl")
     env, params = rljax.make_env("jaxmarl:overcooked")
@@ -342,7 +361,7 @@ def test_wrappers_of_jaxmarl_and_games_that_override_step_are_refused() -> None:
 def test_objects_that_reset_themselves_are_refused() -> None:
     need("brax")
     made = importlib.import_module("brax.envs").create("inverted_pendulum", episode_length=3)
-    with pytest.raises(rljax.ConfigError, match="env: AutoResetWrapper is around it, which begins or ends episodes itself"):
+    with pytest.raises(rljax.ConfigError, match="env: AutoResetWrapper begins or ends episodes itself: give the environment"):
         resolve_env(made)
 
 

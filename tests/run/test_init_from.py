@@ -159,6 +159,34 @@ def test_other_values_begin_anew_with_a_warning_and_the_policy_is_kept(tmp_path:
         assert_same_state(begun[name], there[name])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"value_heads": ("cue", "bit")}, {"value_heads": ("cue",), "intrinsic": {"type": "rnd"}}])
+def test_value_heads_of_other_names_begin_anew_though_they_fit(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = rljax.PPOConfig(env="HiddenBit-v0", network={"hidden": [8]}, value_heads=("bit", "cue"))
+    one = saved(tmp_path / "one", config)
+    with pytest.warns(rljax.RljaxWarning, match=r"so these begin anew: .*value_head/bias, .*value_head/kernel$"):
+        agent = rljax.begin_from(config.replace(**changes), tmp_path / "one")
+    begun = jax.jit(agent.init)(jax.random.key(0)).params["params"]["network"]
+    fresh = jax.jit(rljax.make_agent(agent.config).init)(jax.random.key(0)).params["params"]["network"]
+    assert_same_state(begun["value_head"], fresh["value_head"])
+    assert_same_state(begun["critic_0"], one.params["params"]["network"]["critic_0"])
+
+
+@pytest.mark.slow
+def test_learners_of_other_roles_begin_with_the_main_agent(tmp_path: Path) -> None:
+    """As many learners, of which the second is a main agent there and an exploiter here."""
+    small: dict[str, Any] = {"env": "KuhnPoker-v0", "num_envs": 32, "num_steps": 8, "num_slots": 2, "network": {"hidden": [8]}}
+    config = rljax.LeagueConfig(**small, main_agents=2, main_exploiters=1, league_exploiters=1)
+    agent = rljax.make_agent(config)
+    state = jax.jit(agent.init)(jax.random.key(5))
+    numbered = jax.tree.map(lambda x: jnp.zeros_like(x) + jnp.arange(4.0).reshape(4, *[1] * (x.ndim - 1)), state.params)
+    rljax.save(tmp_path / "league", agent, state.replace(params=numbered))
+    for roles, first in (({"main_agents": 2}, [0, 1, 2, 3]), ({"main_agents": 1, "league_exploiters": 2}, [0, 0, 0, 0])):
+        begun = jax.jit(rljax.begin_from(config.replace(**roles), tmp_path / "league").init)(jax.random.key(0))
+        for x in jax.tree.leaves(begun.params):
+            assert [float(part.ravel()[0]) for part in np.asarray(x)] == first
+
+
 SMALL: dict[str, Any] = {
     "network": {"hidden": [4]}, "total_timesteps": 64, "learning_starts": 8, "batch_size": 4, "buffer_size": 32
 }  # fmt: skip

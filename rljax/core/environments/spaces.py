@@ -304,10 +304,11 @@ def as_space(space: Any) -> Space:
     kind = type(space).__name__
     if np.any(getattr(space, "start", 0)):
         raise ValueError(f"{kind}: start = {np.asarray(space.start).tolist()}, expected elements that count from 0")
-    if hasattr(space, "nvec"):
-        if np.ndim(space.nvec) != 1:
-            raise ValueError(f"{kind}: nvec has shape {np.shape(space.nvec)}, expected one axis")
-        return MultiDiscrete(tuple(np.asarray(space.nvec).tolist()))
+    nvec = getattr(space, "nvec", getattr(space, "num_categories", None))  # the latter of JaxMARL
+    if nvec is not None:
+        if np.ndim(nvec) != 1:
+            raise ValueError(f"{kind}: nvec has shape {np.shape(nvec)}, expected one axis")
+        return MultiDiscrete(tuple(np.asarray(nvec).tolist()))
     if hasattr(space, "n"):
         shape = getattr(space, "shape", None)
         if not isinstance(shape, Sequence) or not shape:
@@ -322,7 +323,8 @@ def as_space(space: Any) -> Space:
         if isinstance(space.spaces, Mapping):
             return Dict({name: as_space(part) for name, part in space.spaces.items()})
         return Tuple(tuple(as_space(part) for part in space.spaces))
-    raise TypeError(f"{space!r} is not a space: expected Discrete, MultiDiscrete, Box, Dict or Tuple")
+    named = f"an object {kind} of {type(space).__module__}" if type(space).__repr__ is object.__repr__ else repr(space)
+    raise TypeError(f"{named} is not a space: expected Discrete, MultiDiscrete, Box, Dict or Tuple")
 
 
 def space_text(space: Any) -> str:
