@@ -52,8 +52,6 @@ class _Search(NamedTuple):
 
 
 _NEVER = np.iinfo(np.int32).max
-_PLACES = 1 << 13
-"""More than the number of cells that a search puts in its queue."""
 
 
 def first_steps(
@@ -80,6 +78,10 @@ def first_steps(
         closed: cells that a unit may not go through besides, bool `[K, H, W]`.
     """
     height, width = free.shape
+    # More than the search puts in its queue: the start, and the four neighbours of each cell that it leaves.
+    places = 4 * height * width + 1
+    # No way is longer than the number of cells, and no distance than height + width; maps have up to 128 x 128 cells.
+    assert (height * width + height + width) * places < _NEVER, "a rank fits into 32 bits"
     cells = jnp.arange(height * width)
     rows, columns = cells // width, cells % width
     free, closed = free.reshape(-1), closed.reshape(len(goes), -1)
@@ -104,13 +106,13 @@ def first_steps(
         place_in_queue, step = search.rank[number], search.first[number]
         there = (place_in_queue < _NEVER) & (down[number] ** 2 + right[number] ** 2 <= reach[unit] ** 2)
         over = there | (place_in_queue == _NEVER)
-        # A rank is the length of the way so far and to the goal, times `_PLACES`, less `queued` when it was found.
-        length = (place_in_queue + _PLACES - 1) // _PLACES - jnp.where(number == starts[unit], 0, down[number] + right[number])
+        # A rank is the length of the way so far and to the goal, times `places`, less `queued` when it was found.
+        length = (place_in_queue + places - 1) // places - jnp.where(number == starts[unit], 0, down[number] + right[number])
         open_ = free & ~closed[unit] & ~search.reserved & ~search.seen
         seen, rank, first = search.seen, jnp.where(here, _NEVER, search.rank), search.first
         for d, (step_down, step_right) in enumerate(DIRECTIONS.tolist()):
             found = open_ & (rows == number // width + step_down) & (columns == number % width + step_right)
-            rank = jnp.where(found, (length + 1 + down + right) * _PLACES - (search.queued + d), rank)
+            rank = jnp.where(found, (length + 1 + down + right) * places - (search.queued + d), rank)
             first = jnp.where(found, jnp.where(number == starts[unit], d, step), first)
             seen |= found
         way = jnp.where(there, step, -1)

@@ -13,6 +13,7 @@ from rljax.core.errors import ConfigError
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules import engine
+from rljax.envs.microrts.rules.map_files import MAX_SIDE
 from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.envs.microrts.rules.units import (
     ATTACK,
@@ -210,6 +211,32 @@ def test_ways_are_those_of_a_plain_search_and_units_do_not_get_in_each_others_wa
                 reserved[tuple(np.array(here) + DIRECTIONS[step])] = True
     assert found > 100
     assert blocked > 3
+
+
+def test_a_way_that_needs_a_long_search_is_that_of_a_plain_search() -> None:
+    """A pocket of over 2,048 cells lies before the goal. The way above it comes near the goal first, but is the longer one."""
+    free = np.ones((50, 64), bool)
+    free[[1, -2], 1:-1] = free[1:-1, [1, 50, 62]] = False
+    free[24, 1] = True
+    # Above, the way winds.
+    free[:9, 51:] = False
+    free[:9:2, 51:] = True
+    free[[1, 5], -1] = free[[3, 7], 51] = True
+    start, goal = (24, 0), (24, 63)
+    direction, length = plain_search(free, start, goal, 1)
+    assert (direction, length) == (2, 112)
+    one = np.ones(1, np.int32)
+    step = jax.jit(first_steps)(free, np.array([start]), np.array([goal]), one, one > 0, np.zeros((1, *free.shape), bool))
+    assert step.tolist() == [direction]
+
+
+def test_ways_are_found_on_the_largest_maps() -> None:
+    side = MAX_SIDE
+    free, one = np.ones((side, side), bool), np.ones(1, np.int32)
+    args = free, np.zeros((1, 2), np.int32), np.full((1, 2), side - 1), one, one > 0, np.zeros((1, side, side), bool)
+    assert jax.jit(first_steps, compiler_options=QUICK)(*args).tolist() == [
+        plain_search(free, (0, 0), (side - 1, side - 1), 1)[0]
+    ]
 
 
 def test_distances_are_those_to_the_nearest_cell() -> None:
