@@ -18,6 +18,7 @@ from rljax.envs.microrts.rules.state import RTSState
 from rljax.envs.microrts.rules.units import ATTACK, BARRACKS, BASE, HARVEST, HEAVY, LIGHT, MOVE, NONE, OFFSETS, PRODUCE, WORKER
 from rljax.envs.microrts.scripted import bots
 from rljax.envs.microrts.scripted.players import actions_of
+from rljax.envs.microrts.words import cell_names
 from rljax.run.export.checks import random_inputs
 from rljax.run.export.onnx import onnx_or_reason
 from rljax.run.export.signature import read_signature
@@ -171,6 +172,16 @@ def test_an_order_of_the_page_that_cannot_be_paid_takes_nothing_from_those_after
 def in_one_step(state: RTSState) -> RTSState:
     """Return the state after the cycles until a unit is idle."""
     return engine.advance(engine.skip(state, 2000))
+
+
+def test_the_page_names_cells_as_a_terminal_does(run_node: Any) -> None:
+    """On a map of more than 26 columns: after "z" come "aa", "ab", ..."""
+    height, width = 2, 30
+    found = run_node("names_microrts.mjs", {"height": height, "width": width}, 60)
+    names = cell_names((height, width))
+    assert names[25:28] == ("z1", "aa1", "ab1")
+    assert found["names"] == list(names)
+    assert found["texts"][: width + height] == [name.removesuffix("1") for name in names[:width]] + ["1", "2"]
 
 
 @pytest.mark.slow

@@ -40,7 +40,10 @@ export function makePicture(rules, params) {
   const colorOf = (action) =>
     ({ [MOVE]: "faint", [HARVEST]: "green", [RETURN]: "green", [PRODUCE]: "blue", [ATTACK]: "red" })[action];
 
-  const cellName = (cell) => `${String.fromCharCode(97 + (cell % width))}${Math.floor(cell / width) + 1}`;
+  // "a" to "z", then "aa", "ab", ...
+  const columnName = (column) =>
+    (column < 26 ? "" : columnName(Math.floor(column / 26) - 1)) + String.fromCharCode(97 + (column % 26));
+  const cellName = (cell) => `${columnName(cell % width)}${Math.floor(cell / width) + 1}`;
   const unitName = (kind) => units.names[kind].toLowerCase();
 
   /** An order in words, such as "worker b2: harvest a2". */
@@ -118,7 +121,9 @@ export function makePicture(rules, params) {
       if (walls[cell]) box(context, middle(cell)[0] - 0.5, middle(cell)[1] - 0.5, 1, 1, 0, colors.faint);
     for (let i = 0; i <= width; i++) line(context, [[edge + i, edge], [edge + i, edge + height]], 0.02, colors.grey);
     for (let i = 0; i <= height; i++) line(context, [[edge, edge + i], [edge + width, edge + i]], 0.02, colors.grey);
-    for (let i = 0; i < width; i++) text(context, cellName(i)[0], middle(i)[0], edge / 2, 0.26 * unit, colors.faint);
+    // Names of two letters are no wider than a column.
+    const columnSize = Math.min(0.26 * unit, 1.6 / columnName(width - 1).length);
+    for (let i = 0; i < width; i++) text(context, columnName(i), middle(i)[0], edge / 2, columnSize, colors.faint);
     for (let i = 0; i < height; i++) text(context, String(i + 1), edge / 2, middle(i * width)[1], 0.26 * unit, colors.faint);
   }
 
