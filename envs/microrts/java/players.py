@@ -57,9 +57,9 @@ class RememberingBot(NamedTuple):
 def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
     """Return a bot of the Java engine as a `rljax.envs.microrts.scripted.bots.Bot`.
 
-    It is asked as if its game had begun in the state, CoacAI with its memory of the game, and its random numbers are drawn from
-    the state, so its orders depend on state and memory alone. Runs against it can be repeated and resumed bit for bit, except
-    those against CoacAI (see `OPPONENTS`).
+    It is asked as if its game had begun in the state, CoacAI with its memory of the game, and the seed of its random numbers
+    follows from the map, so its orders depend on map, state and memory alone. Runs against it can be repeated and resumed bit for
+    bit, except those against CoacAI (see `OPPONENTS`).
     It sees the whole state, with fog, too. A compiled program calls Java in this process, on the host, for all states that are
     stacked by `vmap` at once.
 
@@ -123,10 +123,12 @@ def _orders(
     planes[2] = EMPTY
     leaves = jax.tree.leaves(states)
     idle = (states.owner == players[..., None, None]) & (states.remaining == 0)
+    # On maps of unknown size a new RoJoBot draws the program that it then follows to the end: the same one in a whole game.
+    seed = zlib.crc32(walls.tobytes())
     for place in map(tuple, np.argwhere(idle.any((-2, -1)))):
         state, player = RTSState(*(leaf[place] for leaf in leaves)), int(players[place])
         position = position_of(state, walls)
-        new = bot.as_new(seed=zlib.crc32(position.units.tobytes()))
+        new = bot.as_new(seed)
         if coac is None or memories is None:
             rows = new.orders(java.game_at(position), player)
         else:

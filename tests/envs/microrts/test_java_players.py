@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,29 @@ def test_answers_do_not_depend_on_what_was_asked_before(java_engine: engine.Java
         for other in (backwards, new):
             assert np.mean((given != other).any((1, 2, 3))) <= differing, name
     np.testing.assert_array_equal(ask("rojobot", "melee4x4light2", small), ask("rojobot", "melee4x4light2", small))
+
+
+@pytest.mark.slow
+def test_rojobot_follows_one_program_in_a_game(java_engine: engine.Java) -> None:
+    """On a map whose size it does not know, it draws one in Java when its game begins; the seed is that of all its games here."""
+    map_name, seat = "basesWorkers12x12", 1
+    walls = MicroRTS(map_name).walls
+    ask = jax.jit(lambda state: order(find_bot("java:rojobot"), jax.random.key(0), state, seat, walls)[0])
+    game, other = java_engine.game(map_name), java_engine.bot("lightrush")
+    kept = java_engine.bot("rojobot").as_new(zlib.crc32(walls.tobytes()))
+    asked = 0
+    for _ in range(150):
+        position = game.position()
+        state = state_of(position)
+        plan = kept.play(game, seat)
+        rows = game.orders_in(plan)
+        idle = (state.owner == seat) & (state.remaining == 0)
+        assert same(orders_of(position, rows[rows[:, 1] != NONE]), ask(state), idle)
+        asked += int(idle.any())
+        for orders in (plan, other.play(game, 1 - seat)):
+            game.state.issueSafe(orders)
+        assert not game.cycle()
+    assert asked > 10
 
 
 def test_java_is_asked_for_the_games_of_its_bots_only(java_engine: engine.Java, monkeypatch: pytest.MonkeyPatch) -> None:
