@@ -116,6 +116,7 @@ class Java:
     def __init__(self, jpype: Any, folder: Path):
         try:
             self.GameState, self.PhysicalGameState = jpype.JClass("rts.GameState"), jpype.JClass("rts.PhysicalGameState")
+            self.PartiallyObservableGameState = jpype.JClass("rts.PartiallyObservableGameState")
             self.PlayerAction, self.UnitAction = jpype.JClass("rts.PlayerAction"), jpype.JClass("rts.UnitAction")
             self.types = jpype.JClass("rts.units.UnitTypeTable")(UNIT_TYPE_TABLE)
         except TypeError as error:
@@ -191,6 +192,10 @@ class JavaGame:
     def position(self) -> Position:
         """Return the position."""
         return from_json(json.loads(self.java.text(self.state)))
+
+    def seen_by(self, player: int) -> JavaGame:
+        """Return the game with only what a player sees in fog of war: the cells within the sight of its units."""
+        return JavaGame(self.java, self.java.PartiallyObservableGameState(self.state, player))
 
     def legal(self, player: int) -> np.ndarray:
         """Return the legal orders of each unit of a player that has none under way, i32 `[K, 6]`, each unit taken by itself.

@@ -59,6 +59,7 @@ def play_java_games(
     opening_cycles: int = 0,
     seed: int = 0,
     waits: Waits | None = None,
+    fog: bool = False,
 ) -> JavaGames:
     """Play games against a Java bot, from both seats in turn. A bot that ends with an exception loses the game, as in the
     competitions of microRTS; a warning says how often.
@@ -75,9 +76,11 @@ def play_java_games(
         seed: seed of the openings, and of the bot's random numbers.
         waits: how long units of the player wait that it gives no order, as in the game in JAX, where those of the bot do, too;
             None: as long as `decide` says.
+        fog: whether the bot sees only cells within the sight of its units.
 
     Raises:
-        ConfigError: the openings take the whole game, or many in a row end it.
+        ConfigError: the openings take the whole game, or many in a row end it; or the bot cannot play with fog: it ends with an
+            exception when it is first asked.
     """
     check_openings(opening_cycles, max_cycles)
     wait_after = None if waits is None else wait_function(waits)
@@ -96,8 +99,10 @@ def play_java_games(
             # Neither sees what the other orders in this cycle: both plans are made before the engine gets the first.
             rows = rows_of(position, jax.tree.map(lambda x, index=index: x[index], orders[own]), own)
             try:
-                theirs, wait = bots[index].play(game, 1 - own), 1
+                theirs, wait = bots[index].play(game.seen_by(1 - own) if fog else game, 1 - own), 1
             except BotError as error:
+                if fog and position.time == opening_cycles:
+                    raise ConfigError(f"env_params.fog = true: {error}: it cannot play with fog, expected another bot") from None
                 over[index], crashes[int(index)] = True, error
                 continue
             if wait_after is not None:

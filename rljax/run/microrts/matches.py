@@ -87,7 +87,7 @@ def play_java_match(
     """Play whole games against a bot of the Java engine, in the Java engine; the player decides for all of them at once.
 
     Args:
-        game: the game, which gives the map.
+        game: the game, which gives the map; with its `fog`, the bot sees only cells within the sight of its units.
         params: its parameters; `max_cycles` is the limit of a game.
         program: the player, from `java_program` with the same game and parameters.
         state: state of the player's agent.
@@ -125,6 +125,7 @@ def play_java_match(
         opening_cycles=opening_moves,
         seed=seed,
         waits=game.waits,
+        fog=game.fog,
     )
     return games_of(played)
 

@@ -29,7 +29,7 @@ from rljax.envs.microrts.rules.state import Orders
 from rljax.envs.microrts.rules.units import HEADS
 from rljax.envs.microrts.rules.waits import Waits
 from rljax.run.files.folder import Run
-from rljax.run.microrts.games import JavaGames, play_java_games
+from rljax.run.microrts.games import JavaGames, opened_game, play_java_games
 from rljax.run.microrts.gym_microrts import GymMicroRTS, random_actions
 from rljax.run.microrts.matches import games_of, java_program, microrts_of, play_java_match
 from rljax.run.reproduce import Report
@@ -259,6 +259,55 @@ def test_a_bot_that_ends_with_an_exception_loses_the_game(java_engine: java.Java
     assert found.length.tolist() == [12, 0, 12, 12]
     assert found.winner.tolist() == [-1, 1, -1, -1]
     assert found.counts() == (1, 3, 0)
+
+
+@pytest.mark.slow
+def test_java_bots_see_in_fog_what_java_shows_them(java_engine: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a match with fog, a bot orders what it does in Java's own games of partial observability."""
+    name, games, differ = "workerrush", [], []
+    # Bots of the same games, in fog and with full sight.
+    twins = [[java_engine.bot(name).bot for _ in range(2)] for _ in range(2)]
+    in_fog = java_engine.jpype.JClass("rts.PartiallyObservableGameState")
+    play, opened = java.JavaBot.play, opened_game
+
+    def opening(*args: Any) -> Any:
+        games.append(opened(*args))
+        return games[-1]
+
+    def noting(bot: java.JavaBot, seen: java.JavaGame, player: int) -> Any:
+        game = games[1 - player]  # The bot is player 1 in the first game, and player 0 in the second.
+        views = in_fog(game.state, player), game.state
+        wanted, other = [
+            game.orders_in(twin.getAction(player, view)).tolist() for twin, view in zip(twins[player], views, strict=True)
+        ]
+        plan = play(bot, seen, player)
+        assert game.orders_in(plan).tolist() == wanted
+        differ.append(wanted != other)
+        return plan
+
+    monkeypatch.setattr("rljax.run.microrts.games.opened_game", opening)
+    monkeypatch.setattr(java.JavaBot, "play", noting)
+    rules: Any = MicroRTS("basesWorkers16x16", fog=True)
+    params = rules.default_params.replace(max_cycles=120)
+    program = java_program(rules, params, lambda _: without_view(rules.scripted["passive"], params))
+    play_java_match(rules, params, program, None, name, jax.random.key(0), 2)
+    assert len(differ) == 240
+    assert any(differ)
+
+
+def test_a_bot_that_cannot_play_with_fog_is_refused(java_engine: java.Java) -> None:
+    """CoacAI fails where it sees no enemy. Otherwise it would lose all games, by exceptions."""
+
+    def wait(states: Any) -> Any:
+        nothing = np.zeros(states.unit.shape, np.int8)
+        return (Orders(nothing, nothing, nothing - 1),) * 2
+
+    with pytest.raises(
+        ConfigError, match=r"^env_params\.fog = true: Java bot coac: .*NullPointerException.*: it cannot play"
+    ) as error:
+        play_java_games(java_engine, MAP, "coac", wait, 2, max_cycles=5, fog=True)
+    assert "\n" not in str(error.value)
+    assert play_java_games(java_engine, MAP, "coac", wait, 2, max_cycles=5).length.tolist() == [5, 5]
 
 
 @pytest.mark.slow
