@@ -143,8 +143,9 @@ def _points(ax: Any, result: SweepResult, plan: Plan, name: str) -> None:
     means = np.where(np.isfinite(result.means), result.means, np.nan)
     ax.plot(places[order], means[order], style, color=COLORS[0], markersize=4, label="mean")
     lost = places[np.isneginf(result.returns).any(1)]
-    ax.plot(lost, np.zeros(len(lost)), "x", color=COLORS[1], transform=ax.get_xaxis_transform(), clip_on=False, label="diverged")
-    if len(lost):
+    if len(lost):  # unclipped points that are none have no bounding box, and leave the axes no room
+        below = ax.get_xaxis_transform()
+        ax.plot(lost, np.zeros(len(lost)), "x", color=COLORS[1], transform=below, clip_on=False, label="diverged")
         ax.legend(fontsize=7)
     space = plan.space[name]
     if numeric and (space.log if isinstance(space, Range) else min(places) > 0 and max(places) / min(places) >= 30):

@@ -98,6 +98,23 @@ def test_runs_that_diverged_have_no_number(names: list[str], tmp_path: Path) -> 
         assert sort_by_effect(result, plan, names)[0] == "gamma"
 
 
+@pytest.mark.parametrize("names", [["gamma", "learning_rate"], ["gamma", "learning_rate", "clip_eps"]])
+def test_points_of_several_fields_have_axes_that_fill_the_picture(
+    names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **how: (drawn.append(figure), save(figure, *args, **how)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result, plan = found(names, search="random", samples=8)
+        draw_sweep(result, tmp_path / "a.png", plan)
+    boxes = [ax.get_position() for ax in drawn[0].axes]
+    assert len(boxes) == len(names)
+    assert sum(box.width for box in boxes) > 0.7
+    assert min(box.height for box in boxes) > 0.6
+
+
 def test_a_cell_with_a_run_that_diverged_has_no_mean(tmp_path: Path) -> None:
     result, plan = found(["gamma"], lambda cell: 1.0)
     assert "diverged" not in texts(result, plan, tmp_path)
