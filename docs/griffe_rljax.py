@@ -9,8 +9,10 @@ from typing import Any
 
 import griffe
 
+CONFIG = "rljax.core.config.Config"
 TUPLES = ("NamedTuple", "PyTreeNode", "Module")
 POSITIONAL = griffe.ParameterKind.positional_or_keyword
+KEYWORD = griffe.ParameterKind.keyword_only
 
 
 class Rljax(griffe.Extension):
@@ -71,28 +73,72 @@ def add_environments(pkg: griffe.Module, loader: griffe.GriffeLoader) -> None:
 
 def add_fields(cls: griffe.Class) -> None:
     """A table of a configuration's fields, from the texts beside them; the signatures of tuples and environments."""
-    fields = [m for m in cls.members.values() if m.is_attribute and m.annotation is not None and "property" not in m.labels]
-    described = []
-    for field in fields:
-        kind = str(field.value.function) if isinstance(field.value, griffe.ExprCall) else None
-        if kind in ("leaf", "static"):
-            given = {a.name: str(a.value) for a in field.value.arguments}
-            traced = "; may be traced" if kind == "leaf" else ""
-            described.append(f"    {field.name}: {ast.literal_eval(given['doc'])}. Default: `{given['default']}`{traced}.")
-    if described and cls.docstring is not None:
-        cls.docstring.value += "\n\nAttributes:\n" + "\n".join(described)
-    if cls.name.endswith("Config"):
+    bases = [cls, *cls.mro()]
+    if any(base.path == CONFIG for base in bases):
+        describe_fields(cls, bases)
         add_init(cls, [griffe.Parameter("fields", kind=griffe.ParameterKind.var_keyword)])
-    elif is_tuple(cls):
-        add_init(cls, [griffe.Parameter(f.name, annotation=f.annotation, kind=POSITIONAL, default=f.value) for f in fields])
+    elif is_tuple(cls, bases):
+        fields: dict[str, Any] = {}
+        for base in bases:  # as in a dataclass: a field stands where its first base has it, with the last default
+            fields = own_fields(base) | fields
+        parameters = [as_parameter(field) for field in fields.values()]
+        add_init(cls, sorted(parameters, key=lambda parameter: parameter.kind is KEYWORD))
     elif cls.path.startswith("rljax.envs.") and "__init__" not in cls.inherited_members:
         add_init(cls, [])
 
 
-def is_tuple(cls: griffe.Class) -> bool:
+def own_fields(cls: griffe.Class) -> dict[str, Any]:
+    """The fields that a class declares itself, by name."""
+    attributes = [m for m in cls.members.values() if m.is_attribute and m.annotation is not None and "property" not in m.labels]
+    return {attribute.name: attribute for attribute in attributes}
+
+
+def describe_fields(cls: griffe.Class, bases: list[griffe.Class]) -> None:
+    """Add the table of a configuration's fields, its own before inherited ones; those of `Config` are only in its own table."""
+    if cls.docstring is None:
+        return
+    described: dict[str, str] = {}
+    for base in bases:
+        for name, field in own_fields(base).items() if cls.path == CONFIG or base.path != CONFIG else ():
+            kind = str(field.value.function) if isinstance(field.value, griffe.ExprCall) else None
+            if kind in ("leaf", "static") and name not in described:
+                given = {a.name: a.value for a in field.value.arguments}
+                traced = "; may be traced" if kind == "leaf" else ""
+                text = ast.literal_eval(str(given["doc"]))
+                described[name] = f"    {name}: {text}. Default: `{default_of(given['default'], field)}`{traced}."
+    if cls.path != CONFIG:
+        of_algorithm = [d.value for d in cls.decorators if str(d.value).startswith("algorithm(")]
+        listed = "".join(f"; `rljax list {ast.literal_eval(str(call.arguments[0]))}` prints all of them" for call in of_algorithm)
+        cls.docstring.value += f"\n\nThe other fields are those of `Config`{listed}."
+    if described:
+        cls.docstring.value += "\n\nAttributes:\n" + "\n".join(described.values())
+
+
+def default_of(value: Any, field: Any) -> str:
+    """A default as it is written in a program: constants by their values, tables without their class."""
+    if isinstance(value, griffe.ExprName) and value.name in field.module.members:
+        return default_of(field.module[value.name].value, field)
+    if isinstance(value, griffe.ExprCall) and str(value.function) == "FrozenDict":
+        return str(value.arguments[0]) if value.arguments else "{}"
+    return str(value)
+
+
+def is_tuple(cls: griffe.Class, bases: list[griffe.Class]) -> bool:
     """Return whether the class has an `__init__` made of its fields: a NamedTuple, or flax's dataclasses, trees and modules."""
-    of_base = any(str(base).split(".")[-1] in TUPLES for base in cls.bases)
+    of_base = any(str(base).split(".")[-1] in TUPLES for known in bases for base in known.bases)
     return of_base or any(str(decorator.value) == "struct.dataclass" for decorator in cls.decorators)
+
+
+def as_parameter(field: Any) -> griffe.Parameter:
+    """A field as it stands in the signature of its class; what declares it (`struct.field`, `statistics`, ...) is no default."""
+    default = field.value
+    if isinstance(default, griffe.ExprCall):
+        path = default.function.canonical_path
+        if path.endswith(".field") or path.startswith("rljax.core.state."):
+            given = {a.name: a.value for a in default.arguments if isinstance(a, griffe.ExprKeyword)}
+            default = given.get("default")
+    kind = KEYWORD if str(field.parent.keywords.get("kw_only")) == "True" else POSITIONAL
+    return griffe.Parameter(field.name, annotation=field.annotation, kind=kind, default=default)
 
 
 def add_init(cls: griffe.Class, parameters: list[griffe.Parameter]) -> None:

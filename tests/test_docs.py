@@ -5,25 +5,31 @@ The site itself is built by `mkdocs build --strict`.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
+import inspect
 import io
 import re
 from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import griffe
 import jax
 import jax.numpy as jnp
 import nbformat
 import pytest
 import yaml
+from flax import linen as nn
 from mkdocs.utils.meta import get_data
 from PIL import Image
 
 import rljax
 from rljax.algos.common.training import train_iteration
 from rljax.cli import main as cli
+from rljax.core.plain import freeze
 from rljax.league.rules import ROLES
 from rljax.run.export.web.runtime import is_there, runtime_folder
 from tests.algos.imitation.recorded import record
@@ -83,6 +89,48 @@ def test_every_public_name_is_on_a_page(package: str) -> None:
     module, shown = importlib.import_module(package), [found(path) for path in RENDERED]
     missing = [name for name in module.__all__ if not any(getattr(module, name) is thing for thing in shown)]
     assert not missing
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    """The tree of the package from which the pages of the reference are made."""
+    extensions = griffe.load_extensions(str(DOCS / "griffe_rljax.py"))
+    return griffe.load("rljax", search_paths=[str(ROOT)], extensions=extensions, resolve_aliases=True)
+
+
+CONFIGS = [name for name in rljax.__all__ if name.endswith("Config")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_table_of_a_configuration_has_its_fields_also_inherited_ones(name: str, reference: Any) -> None:
+    config: Any = getattr(rljax, name)
+    of_bases = {field for base in config.__mro__[:-2] for field in inspect.get_annotations(base)}
+    fields = {f.name: f for f in dataclasses.fields(config) if name == "Config" or f.name in of_bases}
+    text = reference[name].docstring.value
+    lines = dict(re.findall(r"^    (\w+): (.*)$", text.partition("Attributes:\n")[2], re.MULTILINE))
+    assert set(lines) == set(fields)
+    for field, line in lines.items():
+        described, _, default = line.partition(". Default: ")
+        assert freeze(field, eval(default.split("`")[1])) == fields[field].default
+        assert described.replace("[`fit`][rljax.fit]", "`fit`") == fields[field].metadata["doc"]
+        assert default.endswith("; may be traced.") == fields[field].metadata["leaf"]
+    if name != "Config":
+        assert f"[`Config`][rljax.Config]; `rljax list {config.algorithm}` prints all of them" in text
+
+
+@pytest.mark.slow
+def test_the_signature_of_a_class_is_that_of_the_class(reference: Any) -> None:
+    classes = {path: cls for path in RENDERED if inspect.isclass(cls := found(path)) and not issubclass(cls, rljax.Config)}
+    of_fields = {path: cls for path, cls in classes.items() if dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")}
+    assert {"rljax.DQNState", "rljax.TrainResult", "rljax.algos.common.state.NormalizedState"} <= set(of_fields)
+    for path, cls in of_fields.items():
+        added = ("parent", "name") if issubclass(cls, nn.Module) else ()  # by flax
+        real = [x for x in inspect.signature(cls).parameters.values() if x.name not in added]
+        shown = [x for x in reference[path.removeprefix("rljax.")].parameters if x.name != "self"]
+        assert [(x.name, x.kind.name, x.default is x.empty) for x in real] == [
+            (x.name, x.kind.name.upper(), x.default is None) for x in shown
+        ], path
 
 
 def test_nothing_is_on_two_pages() -> None:
