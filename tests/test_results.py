@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.core.config_files import config_table, load_config
+from rljax.core.config_files import comparable, config_table, load_config
 from rljax.run.reproduce import EXPERIMENTS
 from rljax.run.reproduce.experiments import FIRST_SEED
 from rljax.run.reproduce.report import summarize, to_plain
@@ -139,7 +139,8 @@ def differing(record: dict[str, Any], load: Callable[[str], Any] = load_config) 
         if recorded["algorithm"] == current["algorithm"]:
             recorded = {**to_plain(config_table(load_config(current["algorithm"]))), **to_plain(recorded)}
         compared = [field for field in current if field in recorded and field not in changed]
-        found += [f"{arm}: {field}" for field in compared if recorded[field] != current[field]]
+        changes = [x for x in compared if comparable(x, recorded[x]) != comparable(x, current[x])]
+        found += [f"{arm}: {field}" for field in changes]
     return found
 
 

@@ -81,7 +81,8 @@ class DQNConfig(OffPolicyConfig, EpsilonConfig):
     """Deep Q-learning for discrete actions."""
 
     network: Any = static(
-        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module"
+        default=FrozenDict(),
+        doc="{ hidden = [64, 64], activation = 'relu', layer_norm = false }, with encoder = 'cnn' for images, or a Module",
     )
     epsilon_steps: float = leaf(default=10_000.0, doc="environment steps over which epsilon decreases linearly", ge=MIN_DIVISOR)
     double: bool = static(

@@ -54,7 +54,8 @@ class PQNConfig(OnPolicyConfig, EpsilonConfig):
     num_epochs: int = static(default=2, doc="passes over each rollout", gt=0)
     num_minibatches: int = static(default=8, doc="minibatches per pass; must divide num_envs * num_steps", gt=0)
     network: Any = static(
-        default=FrozenDict(), doc="{ hidden = [64, 64], activation = 'relu', layer_norm = true }, type = 'cnn', or a Module"
+        default=FrozenDict(),
+        doc="{ hidden = [64, 64], activation = 'relu', layer_norm = true }, with encoder = 'cnn' for images, or a Module",
     )
     learning_rate: float = leaf(default=5e-4, doc="Adam step size", ge=0)
     adam_eps: float = leaf(default=1e-8, doc="Adam epsilon", ge=MIN_DIVISOR)

@@ -80,8 +80,8 @@ class SACConfig(OffPolicyConfig):
     temperature_learning_rate: float | None = leaf(default=None, doc="step size of the temperature; none: learning_rate", ge=0)
     network: Any = static(
         default=WIDE,
-        doc="networks of policy and critics: { hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or "
-        "a Module (discrete actions)",
+        doc="networks of policy and critics: { hidden = [256, 256], activation = 'relu', layer_norm = false }, with encoder = "
+        "'cnn' for images, or a Module (discrete actions)",
     )
     n_step: int = static(default=1, doc="number of rewards in a target before it bootstraps", gt=0)
     temperature: float | None = leaf(default=None, doc="fixed weight of the entropy; none: learned", ge=MIN_DIVISOR)

@@ -175,5 +175,16 @@ def config_table(config: Config) -> dict[str, Any]:
 
 
 def comparable_table(config: Config) -> dict[str, Any]:
-    """Return `config_table` with objects by the names of their classes alone: a script may have been renamed since."""
-    return {name: OBJECT_PREFIX + class_name(x) if is_object(x) else x for name, x in config_table(config).items()}
+    """Return `config_table` with values that are equal where they mean the same."""
+    return {name: comparable(name, value) for name, value in config_table(config).items()}
+
+
+def comparable(name: str, value: Any) -> Any:
+    """Return a plain value of a field so that it equals others that mean the same: an object by the name of its class alone (a
+    script may have been renamed since), and the encoder of a network in today's form, which was `type = "cnn"`.
+    """
+    if is_object(value):
+        return OBJECT_PREFIX + class_name(value)
+    if name == "network" and isinstance(value, Mapping) and value.get("type") == "cnn":
+        return {key: x for key, x in value.items() if key != "type"} | {"encoder": "cnn"}
+    return value

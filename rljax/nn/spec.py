@@ -129,6 +129,8 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
             raise ConfigError(
                 f"network.type = '{kind}': expected 'mlp', since networks of action values and of SAC have no memory"
             )
+        if kind in ENCODERS:
+            raise ConfigError(f"network.type = '{kind}': type is the kind of memory, expected encoder = '{kind}' without a type")
         raise ConfigError(f"network.type = {shown(kind)}: {did_you_mean(str(kind), types)}")
     keys = _keys(kind, heads)
     for key in given:

@@ -21,7 +21,7 @@ import rljax
 from rljax import ConfigError, PPOConfig, load_config, preset_names
 from rljax.algorithms import MODULES
 from rljax.core.config import ALGORITHMS
-from rljax.core.config_files import dump_config
+from rljax.core.config_files import comparable_table, dump_config
 from rljax.core.errors import shown
 
 LEAVES = {
@@ -409,6 +409,16 @@ def test_every_field_is_written_out() -> None:
 def test_a_random_key_is_written_as_other_objects_are() -> None:
     text = dump_config(PPOConfig(env_params={"size": jax.random.key(0)}))
     assert "object:jax" in text
+
+
+def test_an_encoder_in_its_older_form_is_the_same_configuration() -> None:
+    """So runs from before, of which a preset has today's form, can be resumed."""
+    today = load_config("breakout_pqn")
+    assert today.network["encoder"] == "cnn"
+    before = today.replace(network={k: x for k, x in today.network.items() if k != "encoder"} | {"type": "cnn"})
+    assert before.network != today.network
+    assert comparable_table(before) == comparable_table(today)
+    assert comparable_table(before.replace(network={"type": "cnn"})) != comparable_table(today)
 
 
 def test_f32_numbers_are_written_with_the_digits_they_have(tmp_path: Path) -> None:

@@ -329,6 +329,7 @@ def test_policies_take_the_layer_norm_of_action_values() -> None:
         ({"shared": True}, "network.shared: unknown key"),
         ({"channels": [16]}, "network.channels: belongs to encoder = 'cnn' and 'cells', but the encoder is 'mlp'"),
         ({"type": "gru"}, "network.type = 'gru': expected 'mlp', since networks of action values and of SAC have no memory"),
+        ({"type": "dict"}, "network.type = 'dict': type is the kind of memory, expected encoder = 'dict' without a type"),
         ({"size": 8}, "network.size: unknown key"),
         (
             {"head_hidden": [8]},

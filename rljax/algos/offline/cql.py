@@ -48,7 +48,7 @@ class CQLConfig(OfflineConfig):
 
     network: Any = static(
         default=WIDE,
-        doc="{ hidden = [256, 256], activation = 'relu', layer_norm = false }, type = 'cnn', or a Module",
+        doc="{ hidden = [256, 256], activation = 'relu', layer_norm = false }, with encoder = 'cnn' for images, or a Module",
     )
     alpha: float = leaf(
         default=1.0, doc="weight of the loss that lowers the values of other actions than the recorded ones", ge=0

@@ -75,7 +75,7 @@ class OfflineConfig(OffPolicyConfig):
     network: Any = static(
         default=WIDE,
         doc="networks of policy, critics and value: { hidden = [256, 256], activation = 'relu', layer_norm = false }, "
-        "type = 'cnn', or a Module (discrete actions)",
+        "with encoder = 'cnn' for images, or a Module (discrete actions)",
     )
 
     def __post_init__(self) -> None:
