@@ -69,18 +69,21 @@ def parse(
             text = re.sub(r"\s*\(default:\s*\)", "", output.getvalue())  # an empty default tells nothing
             print("\n".join(_help_line(line, width) for line in text.splitlines()))
             raise
-        raise ConfigError(f"{_first_lines(errors.getvalue())} (see rljax --help)") from None
+        raise ConfigError(_message_in(errors.getvalue())) from None
     if rest and rest[0].startswith("--"):
         meant = did_you_mean(rest[0].partition("=")[0], [f"--{option.replace('_', '-')}" for option in options])
         raise ConfigError(f"unknown option {shortened(rest[0])}: {meant} (see rljax {name} --help)")
     if rest:
         raise ConfigError(f"unexpected argument '{shortened(rest[0])}': options look like --learning-rate 1e-3")
     _check_bounds(command)
+    _check_empty(command)
     if fields:
         _check_misspelt([field for field, _ in fields], options, _source_of(command))
+        _check_values([field for field, values in fields if not values])
+    given = [(field, values or ["true"]) for field, values in fields]
     if name in ("sweep", "tune"):
-        return command, axes_of(fields)
-    return command, overrides_of([(field, values[0]) for field, values in fields])
+        return command, axes_of(given)
+    return command, overrides_of([(field, values[0]) for field, values in given])
 
 
 def by_name(commands: Any) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def split_commas(words: Iterable[str]) -> list[str]:
 def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Split the arguments into the command's own and the configuration fields, as (name, values).
 
-    A field of `train`, `compile` and `launch` takes one value. A field without a value is true.
+    A field of `train`, `compile` and `launch` takes one value.
     """
     several = arguments[0] in ("sweep", "tune")
     known = {"help", *options}
@@ -112,16 +115,22 @@ def _split(arguments: Sequence[str], options: Iterable[str]) -> tuple[list[str],
             values = [value] if equals else []
             while tokens and not tokens[0].startswith("--") and (several or not values):
                 values.append(tokens.pop(0))
-            fields.append((name, values or ["true"]))
+            fields.append((name, values))
     return own, fields
 
 
-def _first_lines(box: str) -> str:
-    """Return the message in tyro's box as one line: its first paragraph, and the second if the first ends in a colon."""
+def _message_in(box: str) -> str:
+    """Return the message in tyro's box as one line: the options that are missing, or else its first paragraph, and the second if
+    the first ends in a colon.
+    """
+    missing = re.search(r"Missing from rljax (\w+):(.*?)For full helptext", box, re.DOTALL)
+    if missing:
+        named = re.findall(r"^\W {5}(\S+)", missing[2], re.MULTILINE)  # their descriptions are further to the right
+        return f"{missing[1]} needs {' and '.join(named)} (see rljax {missing[1]} --help)"
     lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()[1:]]
     paragraphs = [" ".join(group) for filled, group in itertools.groupby(lines, bool) if filled]
     said = " ".join(paragraphs[:2] if paragraphs and paragraphs[0].endswith(":") else paragraphs[:1])
-    return said.rstrip(".") or "bad arguments"
+    return f"{said.rstrip('.') or 'bad arguments'} (see rljax --help)"
 
 
 def _format_examples(examples: Iterable[tuple[str, str]], width: int) -> str:
@@ -148,6 +157,31 @@ def _check_bounds(command: Any) -> None:
             if isinstance(bounds, Bounds) and value is not None and not bounds.low <= value <= bounds.high:
                 kind = "number" if isinstance(value, float) else "whole number"
                 raise ConfigError(f"{name} = {shown(value)}: expected a {kind} from {bounds.low} to {bounds.high}")
+
+
+def _check_empty(command: Any) -> None:
+    """Refuse an option whose value is empty (a variable of a script that is not set, say), unless it is so by default."""
+    for field in dataclasses.fields(command):
+        if getattr(command, field.name) == "" and field.default != "":
+            raise ConfigError(f"{field.name} = '': expected at least one character")
+
+
+def _check_values(fields: Sequence[str]) -> None:
+    """Refuse fields that are given without a value, unless they are true or false. Unknown ones and keys of tables are checked
+    where the configuration is made.
+    """
+    if not fields:
+        return
+    from rljax.core.config import ALGORITHMS
+
+    types: dict[str, set[str]] = {}
+    for config_class in ALGORITHMS.values():
+        for known in dataclasses.fields(config_class):
+            types.setdefault(known.name, set()).add(str(known.type))
+    for field in fields:
+        of_field = types.get(field.replace("-", "_"), {"bool"})
+        if not any("bool" in text for text in of_field):
+            raise ConfigError(f"--{shortened(field)} needs a value: only fields that are true or false may be given without one")
 
 
 def _source_of(command: Any) -> str | None:

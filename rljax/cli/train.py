@@ -24,7 +24,7 @@ from rljax.core.config import Config, env_name
 from rljax.core.config_files import load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted, printable
-from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, read_config, refuse_packed, split_path
+from rljax.run.files.folder import CONFIG_FILE, check_free, check_num_seeds, check_run, read_config, refuse_packed, split_path
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, refuse_changes
@@ -116,9 +116,11 @@ def _prepare_new(options: Train, overrides: dict[str, Any], reserved: contextlib
             f"nothing to train: give a preset or a TOML file (see rljax list), or --resume RUN, or --fork CHECKPOINT"
             f"{swallowed_hint({**{name: [value] for name, value in overrides.items()}, 'log': options.log})}"
         )
+    if options.seeds is not None:  # before anything is printed
+        check_num_seeds(options.seeds, config)
     agent = rljax.make_agent(config)
     check_or_resume(options)
-    if options.run_dir:
+    if options.run_dir is not None:
         folder = Path(options.run_dir)
     elif options.coordinator is None:
         folder = reserved.enter_context(reserved_folder(name))

@@ -280,7 +280,10 @@ def test_a_working_directory_that_is_gone_is_one_line(capsys: pytest.CaptureFixt
         (["train", "cartpole_ppo", "--learning-rate", "nan"], "learning_rate = nan: expected a number"),
         (["train", "cartpole_ppo", "--num-envs", "2.5"], "num_envs = 2.5: expected a whole number > 0"),
         (["train", "cartpole_ppo", "--anneal-lr", "1"], "anneal_lr = 1: expected true or false"),
-        (["train", "cartpole_ppo", "--seed"], "seed = True: expected a whole number >= 0"),
+        (
+            ["train", "cartpole_ppo", "--seed"],
+            "--seed needs a value: only fields that are true or false may be given without one",
+        ),
         (["train", "cartpole_ppo", "--num-minibatches", "3"], "must divide num_envs * num_steps = 4 * 16 = 64"),
         (["train", "cartpole_ppo", "--total-timesteps", "10"], "total_timesteps = 10: expected at least"),
         (["train", "cartpole_ppo", "--env", "CartPol-v1"], "did you mean 'CartPole-v1'?"),
@@ -337,6 +340,33 @@ def test_bad_input_is_one_clear_line_and_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
 ) -> None:
     assert expected in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "cartpole_ppo", "--seeds", "0"], "seeds = 0: expected a whole number from 1 to 1,048,576"),
+        (
+            ["train", "cartpole_ppo", "--learning-rate"],
+            "--learning-rate needs a value: only fields that are true or false may be",
+        ),
+        (["sweep", "cartpole_ppo", "--ent-coef", "--gamma", "0.9"], "--ent-coef needs a value: only fields that are true or"),
+        (["train", "cartpole_ppo", "--anneal-lr", "--num-envs", "0"], "cartpole_ppo: num_envs = 0: expected a whole number > 0"),
+        (["train", "cartpole_ppo", "--network.pointer"], "network.pointer: "),
+        (["compile", "cartpole_ppo"], "compile needs --target (see rljax compile --help)"),
+        (["compile"], "compile needs CONFIG and --target (see rljax compile --help)"),
+        (["train", "cartpole_ppo", "--run-dir", ""], "run_dir = '': expected at least one character"),
+        (["plot", "runs/none", "--out="], "out = '': expected at least one character"),
+        (["eval", "zoo:cartpole_ppo", "--seed-index", "worst"], "seed_index = 'worst': expected \"best\", since run "),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_printed(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.removeprefix("rljax: ").startswith(expected)
+    assert not Path("runs").exists()
 
 
 def test_a_checkpoint_of_a_checkpoint_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

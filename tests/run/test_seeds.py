@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -132,6 +133,12 @@ def test_a_rating_counts_before_the_return_of_evaluations() -> None:
     assert not scores.improved(192)
     assert scores.meta(3)["score_name"] == "eval/rating"
     assert (scores.best_score, scores.best_step) == (1200.0, 128)
+
+
+@pytest.mark.parametrize("wrong", [0, 5, -1, True, "0", "foo"])
+def test_a_run_of_one_seed_has_no_seed_index(wrong: Any) -> None:
+    with pytest.raises(rljax.ConfigError, match=f'^seed_index = .*{wrong}.*: expected "best", since run .* has a single seed$'):
+        rljax.load_run("zoo:cartpole_ppo", seed_index=wrong)
 
 
 def test_a_seed_index_that_is_not_there_is_one_clear_line(run: tuple[Path, rljax.TrainResult]) -> None:

@@ -296,8 +296,8 @@ def load_run(
         # A student can act, but not train, whatever has become of its teachers.
         config = config.replace(teachers=())
         state = checkpoint_state(make_agent(alone.replace(teachers=())), info, saved, folder)
-    if isinstance(seed_index, int) and info.seeds is None:
-        raise ConfigError(f"seed_index = {seed_index}: run {folder} has a single seed")
+    if info.seeds is None and seed_index not in (None, "best"):
+        raise ConfigError(f'seed_index = {shown(seed_index)}: expected "best", since run {folder} has a single seed')
     if seed_index is not None and info.seeds is not None:
         index = _seed_index(seed_index, info.seeds, saved.meta)
         state = jax.tree.map(lambda x: x[index], state)
