@@ -162,7 +162,9 @@ def check_contract(env: Any, params: Any) -> list[str]:
     check_same(subject, "observation", next_obs, obs)
     check_same(subject, "state", next_state, state)
     _check_size(subject, obs)
-    if not is_array(reward) or reward.shape != lead or not jnp.issubdtype(reward.dtype, jnp.floating):
+    # Whole numbers become floats where episodes are counted (`EpisodeStatistics`), which games do elsewhere.
+    numbers = (jnp.floating,) if lead else (jnp.floating, jnp.integer)
+    if not is_array(reward) or reward.shape != lead or not any(jnp.issubdtype(reward.dtype, kind) for kind in numbers):
         expected = f"one for each player, float32[{players}]" if lead else "a float scalar float32[]"
         subject.refuse(f"step_env returned a reward {describe(reward)}, expected {expected}")
     truncated = _trace(subject, "is_truncated", lambda s: env.is_truncated(s, params), state)

@@ -397,6 +397,23 @@ def test_what_is_right_is_accepted(base: type) -> None:
         rljax.check_environment(wrong(base, overridden), key=jax.random.key(3))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes", [{}, {"scale_rewards": 2.0, "clip_rewards": 1.5, "end_on_nan": True}, {"action_repeat": 2, "time_limit": 2}]
+)
+@pytest.mark.parametrize("number", [-1, jnp.int32(-1), np.int64(-1)])
+def test_a_reward_may_be_a_whole_number(changes: dict[str, Any], number: Any) -> None:
+    whole, floats = (wrong(Walk, {"reward": lambda *_, x=x: x}) for x in (number, -1.0))
+    rljax.check_environment(whole)
+    config = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "total_timesteps": 32, **changes}
+    found, expected = (
+        jax.jit(rljax.make_train(rljax.PPOConfig(env=env, network={"hidden": [4]}, **config)))(jax.random.key(0)).metrics
+        for env in (whole, floats)
+    )
+    assert float(found["episode/return"][-1]) == -5.0 if "time_limit" not in changes else -4.0
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 def test_a_cosine_may_be_off_by_a_rounding() -> None:
     rljax.check_environment(wrong(Walk, {"observe": lambda _, s: jnp.full(3, 1.0 + 2e-7)}))
 

@@ -89,7 +89,8 @@ class EpisodeStatistics(Wrapper):
         self, key: jax.Array, state: EpisodeState, action: Any, params: Any
     ) -> tuple[Any, EpisodeState, jax.Array, jax.Array, dict[str, Any]]:
         obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params)
-        totals = EpisodeState(env_state, state.episode_return + jnp.asarray(reward, jnp.float32), state.episode_length + 1)
+        reward = jnp.asarray(reward, jnp.float32)  # Python numbers and whole numbers are allowed
+        totals = EpisodeState(env_state, state.episode_return + reward, state.episode_length + 1)
         info = {**info, "episode_return": totals.episode_return, "episode_length": totals.episode_length}
         return obs, totals, reward, terminated, info
 
