@@ -5,12 +5,14 @@ The site itself is built by `mkdocs build --strict`.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import importlib.util
 import inspect
 import io
 import re
+import textwrap
 from functools import reduce
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,6 +133,49 @@ def test_the_signature_of_a_class_is_that_of_the_class(reference: Any) -> None:
         assert [(x.name, x.kind.name, x.default is x.empty) for x in real] == [
             (x.name, x.kind.name.upper(), x.default is None) for x in shown
         ], path
+
+
+LOOPS = {
+    path.relative_to(ROOT).as_posix(): textwrap.dedent("".join(lines))
+    for path in sorted((ROOT / "rljax" / "algos").rglob("*.py"))
+    if (lines := re.findall(r"^ {4}\S.*\n", f"{ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))}\n", re.MULTILINE))
+}
+"""The code in the docstrings of algorithms' modules, which pages of the reference show, by the path of the module."""
+
+SMALL: dict[str, dict[str, Any]] = {
+    "bc": {"num_envs": 4, "num_steps": 8},
+    "distill": {"num_envs": 4, "num_steps": 8, "teachers": ["teacher"]},
+    "iql": {"env": "Pendulum-v1"},
+    "awac": {"env": "Pendulum-v1"},
+    "td3_bc": {"env": "Pendulum-v1"},
+    "sac": {"env": "Pendulum-v1"},
+    "ppo": {"num_steps": 8},
+    "impala": {"num_steps": 8},
+    "pqn": {"num_steps": 8},
+}
+"""Fields with which the loop of an algorithm runs here."""
+
+
+@pytest.mark.parametrize("module", LOOPS)
+def test_code_in_docstrings_of_algorithms_is_python(module: str) -> None:
+    ast.parse(LOOPS[module])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [module for module in LOOPS if Path(module).stem != "opponents"])
+def test_the_loop_in_the_docstring_of_an_algorithm_runs(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = Path(module).stem
+    config = rljax.load_config("cartpole_dreamer_debug" if name == "dreamer" else name, **SMALL.get(name, {}))
+    if hasattr(config, "dataset"):
+        rljax.demonstrations("random", "data", num_episodes=20, env=config.env)
+        config = config.replace(dataset="data")
+    if name == "distill":
+        rljax.fit(rljax.PPOConfig(num_steps=8, total_timesteps=32), run_dir="teacher")
+    names = {"rljax": rljax, "config": config, "path": "data", "key": jax.random.key(0)}
+    names |= {name: getattr(rljax, name) for name in rljax.__all__}
+    exec(LOOPS[module], names)
+    assert names["metrics"]
 
 
 def test_nothing_is_on_two_pages() -> None:

@@ -4,7 +4,7 @@ observation.
     rljax.demonstrations("runs/my_league", "games", num_episodes=1000, against=["runs/old", "random"])
     model, metrics = train_opponent_model(rljax.open_dataset("games"), key, window=16)
     model.save("opponents.json")
-    config = PPOConfig(network={"opponent_model": "opponents.json"}, ...)  # the model is frozen
+    config = config.replace(network={"opponent_model": "opponents.json"})  # the model is frozen
 
 An idea of ROA-Star (Huang et al., "A robust and opponent-aware league training method for StarCraft II", 2023).
 """

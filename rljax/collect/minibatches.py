@@ -134,6 +134,7 @@ def minibatch_steps(
         `(params, opt_state, metrics)`: metrics are means over the steps taken; `train/grad_norm` is added, and with `stop`
         the number of steps taken, `train/updates`.
     """
+    batch = jax.tree.map(jnp.asarray, batch)  # steps of a dataset are NumPy's, which no traced number can index
     size = jax.tree.leaves(batch)[0].shape[0]
     unravel = unraveler(params)
     names: list[str] = []

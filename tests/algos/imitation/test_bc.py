@@ -29,6 +29,18 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("num_minibatches", [1, 2])
+def test_a_window_of_numpy_arrays_teaches_without_jit_what_it_teaches_within(cartpole: Path, num_minibatches: int) -> None:
+    parts = bc_parts(CONFIG.replace(num_envs=4, num_minibatches=num_minibatches))
+    state, window = bc_init(parts, jax.random.key(0)), open_dataset(cartpole).windows(4, 8).read(0)
+    assert isinstance(window.obs, np.ndarray)
+    after, metrics = bc_update(parts, state, window)
+    expected, _ = jax.jit(lambda state, window: bc_update(parts, state, window))(state, window)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.params, expected.params)
+    assert np.isfinite(metrics["train/loss"])
+
+
 def turns(key: jax.Array, obs: Any, state: Any) -> jax.Array:
     """The best policy of the T-maze."""
     return jnp.where(obs[3] > 0, state.side + 1, 0).astype(jnp.int32)
