@@ -292,7 +292,10 @@ class Config:
     @property
     def steps_per_iteration(self) -> int:
         """Number of environment steps in one call of `Agent.step`."""
-        raise NotImplementedError
+        raise ConfigError(
+            f"{type(self).__name__} defines no steps_per_iteration, the number of environment steps in one call of Agent.step: "
+            "expected a property, such as num_envs * num_steps"
+        )
 
     @property
     def steps_per_rollout(self) -> int:

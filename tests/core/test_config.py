@@ -20,7 +20,7 @@ import pytest
 import rljax
 from rljax import ConfigError, PPOConfig, load_config, preset_names
 from rljax.algorithms import MODULES
-from rljax.core.config import ALGORITHMS
+from rljax.core.config import ALGORITHMS, Config, algorithm
 from rljax.core.config_files import comparable_table, dump_config
 from rljax.core.errors import shown
 
@@ -563,6 +563,16 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_algorithm_without_steps_per_iteration_is_one_line() -> None:
+    @algorithm("stepless")
+    class Stepless(Config):
+        pass
+
+    del ALGORITHMS["stepless"]
+    with pytest.raises(ConfigError, match=r"^Stepless defines no steps_per_iteration, the number of .*: expected a property"):
+        _ = Stepless().num_iterations
 
 
 def test_the_modules_of_algorithms_are_listed() -> None:
