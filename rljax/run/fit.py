@@ -7,7 +7,7 @@ import math
 import numbers
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def fit(
     total_timesteps: int | None = None,
     progress: Progress | bool = False,
     callback: Callback | None = None,
-    loggers: Sequence[str | Logger] | None = (),
+    loggers: str | Logger | Iterable[str | Logger] | None = (),
     checkpoint_every: int | None = None,
     checkpoint_seconds: float | None = 60.0,
     keep: int | None = 3,
@@ -83,7 +83,7 @@ def fit(
             of `rljax.run.progress.Progress`.
         callback: function called with (environment steps, metrics) for each record. If it returns True, the run ends early,
             after the current chunk. An error in it is raised after the current chunk, too.
-        loggers: names ("tensorboard", "wandb", "mlflow", "aim") or objects with the methods of `Logger`.
+        loggers: names ("tensorboard", "wandb", "mlflow", "aim") or objects with the methods of `Logger`, one or a list of them.
         checkpoint_every: number of environment steps between checkpoints.
         checkpoint_seconds: number of seconds between checkpoints. The state is also saved at the end, and after an evaluation
             that is the best so far.

@@ -133,6 +133,26 @@ def test_seeds_reach_loggers_as_aggregates_and_one_by_one() -> None:
 
 
 @pytest.mark.slow
+def test_one_logger_is_given_without_a_list() -> None:
+    logger = Recorder()
+    rljax.fit(SHORT, loggers=logger)
+    assert (len(logger.runs), logger.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (Recorder, "loggers: Recorder is a class, expected an object made from it: Recorder()"),
+        (3, "loggers: 3 has no method start, expected an object with start, log, close, or a name: "),
+    ],
+)
+def test_what_is_no_logger_is_refused(given: Any, message: str, alone: bool) -> None:
+    with pytest.raises(rljax.ConfigError, match=re.escape(message)):
+        rljax.fit(SHORT, loggers=given if alone else [Recorder(), given])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["start", "log", "close"])
 def test_a_logger_that_fails_is_dropped_with_one_warning_and_training_goes_on(where: str, tmp_path: Path) -> None:
     failing, other = Failing(where), Recorder()

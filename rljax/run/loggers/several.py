@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -27,14 +27,25 @@ LOGGERS: dict[str, tuple[Callable[[], Logger], str]] = {
 }
 """Logger and the module it needs, by its name in `--log`, which is also the name of the extra of rljax."""
 
+METHODS = ("start", "log", "close")
+"""Methods that every logger has."""
+
 
 def make_logger(logger: str | Logger) -> Logger:
     """Return the logger of a name; return the user's own logger as it is.
 
     Raises:
-        ConfigError: the name is unknown, or the library is not installed.
+        ConfigError: the name is unknown, the library is not installed, or the object is no logger.
     """
+    if isinstance(logger, type):
+        raise ConfigError(f"loggers: {logger.__name__} is a class, expected an object made from it: {logger.__name__}()")
     if not isinstance(logger, str):
+        missing = [name for name in METHODS if not callable(getattr(logger, name, None))]
+        if missing:
+            raise ConfigError(
+                f"loggers: {shown(logger)} has no method {missing[0]}, expected an object with {', '.join(METHODS)}, "
+                f"or a name: {', '.join(LOGGERS)}"
+            )
         return logger
     if logger not in LOGGERS:
         raise ConfigError(f"log = {shown(logger)}: {did_you_mean(logger, LOGGERS)}")
@@ -47,8 +58,9 @@ def make_logger(logger: str | Logger) -> Logger:
 class Loggers:
     """Several loggers as one. A logger that raises an error is dropped with a warning, and training continues."""
 
-    def __init__(self, loggers: Sequence[str | Logger]):
-        self.loggers = [make_logger(logger) for logger in ([loggers] if isinstance(loggers, str) else loggers)]
+    def __init__(self, loggers: str | Logger | Iterable[str | Logger]):
+        several = isinstance(loggers, Iterable) and not isinstance(loggers, str)
+        self.loggers = [make_logger(logger) for logger in (loggers if several else [loggers])]
 
     @property
     def want_histograms(self) -> bool:
