@@ -35,6 +35,8 @@ from rljax.core.plain import freeze
 from rljax.league.rules import ROLES
 from rljax.run.export.web.runtime import is_there, runtime_folder
 from tests.algos.imitation.recorded import record
+from tests.run.tiny_runs import TINY
+from tests.run.tiny_teacher import ready
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -330,6 +332,7 @@ def test_the_page_of_metrics_has_those_that_runs_log_and_no_others(tmp_path: Pat
     configs += [rljax.IQLConfig(**offline), rljax.AWACConfig(**offline), rljax.TD3BCConfig(**offline)]
     rljax.demonstrations("random", tmp_path / "CartPole-v1", num_episodes=2, env="CartPole-v1")
     configs.append(rljax.CQLConfig(dataset=str(tmp_path / "CartPole-v1")))
+    configs.append(ready(TINY["distill"]))
     for config in configs:
         agent = rljax.make_agent(config)
         state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))

@@ -47,11 +47,11 @@ from rljax.collect.curriculum.levels import with_levels
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import init_statistics, normalize
 from rljax.collect.resets import initial_environments
-from rljax.collect.rollout import Steps, episode_means, episode_totals, reset_carry
+from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sums, reset_carry
 from rljax.collect.streams import episode_starts
 from rljax.core.agent import Agent, Metrics, read_run, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
-from rljax.core.environments.spaces import as_space, head_sizes
+from rljax.core.environments.spaces import action_heads, as_space, head_sizes
 from rljax.core.errors import ConfigError
 from rljax.core.keys import as_key
 from rljax.core.state import per_environment
@@ -157,13 +157,21 @@ class Taught(NamedTuple):
 
 
 class Lessons(NamedTuple):
-    """A rollout: steps of all shares, and where episodes ended with what return and length, `[T, N]` each."""
+    """A rollout of all shares.
+
+    Attributes:
+        taught: steps, and what the teachers would have done.
+        raw_obs: observations `[T, N, ...]` before normalisation.
+        reward: f32 `[T, N]`.
+        done: where episodes ended, bool `[T, N]`.
+        episodes: sums over these episodes, with the environment metrics that every share has.
+    """
 
     taught: Taught
     raw_obs: Any
+    reward: jax.Array
     done: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
+    episodes: EpisodeSums
 
 
 def distill_parts(config: DistillConfig) -> DistillParts:
@@ -271,11 +279,25 @@ def distill_collect(parts: DistillParts, state: DistillState) -> tuple[DistillSt
     env_state, obs, carry, teacher_carry, lessons = zip(*shares, strict=True)
     # Memories `[N, ...]` have their environments on the first axis, everything else on the second.
     carries = jax.tree.map(lambda *x: jnp.concatenate(x), *[share.taught.carry for share in lessons])
-    without = [share._replace(taught=share.taught._replace(carry=None)) for share in lessons]
+    without = [share._replace(taught=share.taught._replace(carry=None), episodes=None) for share in lessons]
     joined: Lessons = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *without)
-    joined = joined._replace(taught=joined.taught._replace(carry=carries))
+    episodes = _joined_sums([share.episodes for share in lessons])
+    joined = joined._replace(taught=joined.taught._replace(carry=carries), episodes=episodes)
     state = state.replace(key=key, env_state=env_state, obs=obs, carry=carry, teacher_carry=teacher_carry)
     return state, joined
+
+
+def _joined_sums(shares: list[EpisodeSums]) -> EpisodeSums:
+    """Add up the sums of all shares. Teachers' environments may differ: only metrics that all of them report are kept, since
+    their means are over the episodes of all shares."""
+    names = tuple(name for name in shares[0].names if all(name in share.names for share in shares))
+
+    def common(share: EpisodeSums) -> EpisodeSums:
+        columns = [0, 1, 2, *(3 + share.names.index(name) for name in names)]
+        return EpisodeSums(share.totals[np.array(columns)], names, share.without_action)
+
+    joined: EpisodeSums = jax.tree.map(lambda *x: sum(x), *map(common, shares))
+    return joined
 
 
 def _collect_share(parts: DistillParts, state: DistillState, number: int, key: jax.Array) -> tuple[Any, Any, Any, Any, Lessons]:
@@ -298,7 +320,8 @@ def _collect_share(parts: DistillParts, state: DistillState, number: int, key: j
         carry = reset_carry(unroll(student, state.params, obs, before, begins)[3], done[-1])
     taught, teacher_carry = _ask(parts.teachers[number], teacher_before, steps, begins)
     taught = taught._replace(obs=obs, carry=before)
-    lessons = Lessons(taught, steps.obs, done, steps.episode_return, steps.episode_length)
+    episodes = episode_sums(steps, action_heads(teaching.env, teaching.env_params))
+    lessons = Lessons(taught, steps.obs, steps.reward, done, episodes)
     return after.env_state, after.obs, carry, reset_carry(teacher_carry, done[-1]), lessons
 
 
@@ -372,7 +395,8 @@ def make_distill(config: DistillConfig) -> Agent:
     def step(state: DistillState) -> tuple[DistillState, Metrics]:
         state, lessons = distill_collect(parts(), state)
         state, metrics = distill_update(parts(), state, lessons)
-        return state, episode_means(episode_totals(*lessons[2:])) | metrics
+        # No loss depends on rewards: their mean shows where one is not finite, which stops the run.
+        return state, episode_means(lessons.episodes) | metrics | {"train/reward": jnp.mean(lessons.reward)}
 
     return Agent(init, step, policy_act(student), config, data=lambda: teachers_digest(parts().teachers))
 

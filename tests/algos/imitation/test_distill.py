@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import rljax
 from rljax.algos.common.policy import policy_and_value, unroll
@@ -27,7 +28,9 @@ from rljax.algos.imitation.distill import (
 )
 from rljax.algos.imitation.parts import imitation_parts, initial_params
 from rljax.collect.normalizers import normalize
-from rljax.collect.rollout import reset_carry
+from rljax.collect.rollout import episode_means, reset_carry
+from rljax.core.environments.environment import Environment, EnvState
+from rljax.core.environments.spaces import Box, Discrete
 from tests.run.tiny_runs import assert_refused
 
 CONFIG = rljax.DistillConfig(env="TMaze-v0", num_envs=4, num_steps=7, num_minibatches=1, network={"hidden": [8]}, time_limit=5)
@@ -161,6 +164,94 @@ def test_minibatches_divide_the_whole_rollout_but_neither_a_share_nor_a_teachers
         return distill_collect(parts, distill_init(parts, key))[1].done
 
     assert jax.eval_shape(collect, jax.random.key(0)).shape == (5, 4)
+
+
+@struct.dataclass
+class CountingParams:
+    max_steps_in_episode: int = 100
+    stuck_at: int = -1
+    """Step of an episode at which no action is legal."""
+    nan_at: int = -1
+    """Step of an episode whose reward is NaN."""
+
+
+class Counting(Environment):
+    """Every step is worth 1; metrics of these names are the length of the episode so far."""
+
+    def __init__(self, *metrics: str):
+        self.metrics = metrics
+
+    @property
+    def default_params(self) -> CountingParams:
+        return CountingParams()
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, 100.0, (1,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def action_mask(self, state: EnvState, params: Any) -> jax.Array:
+        return jnp.full(2, state.time != params.stuck_at)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, EnvState]:
+        return jnp.zeros(1), EnvState(jnp.zeros((), jnp.int32))
+
+    def step_env(self, key: jax.Array, state: EnvState, action: Any, params: Any) -> Any:
+        time = state.time + 1
+        reward = jnp.where(state.time == params.nan_at, jnp.nan, 1.0)
+        info = {"metrics": {name: time.astype(jnp.float32) for name in self.metrics}}
+        return jnp.full(1, time, jnp.float32), EnvState(time), reward, jnp.asarray(False), info
+
+
+@pytest.mark.slow
+def test_episodes_and_steps_without_a_legal_action_are_those_of_all_shares() -> None:
+    shared: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "num_minibatches": 1, "network": {"hidden": [4]}}
+    student = imitation_parts(rljax.DistillConfig(env=Counting(), **shared))
+    settings = [
+        rljax.PPOConfig(env=Counting("own", "last"), env_params={"max_steps_in_episode": 3}, **shared),
+        rljax.PPOConfig(env=Counting("last"), env_params={"max_steps_in_episode": 5, "stuck_at": 2}, **shared),
+    ]
+
+    def collect(key: jax.Array) -> Any:
+        teaching = [teacher_parts(student, one, "it") for one in settings]
+        teachers = tuple(TeacherOfShare(parts, Teacher(initial_params(parts, key), None)) for parts in teaching)
+        parts = DistillParts(student, teachers)
+        return episode_means(distill_collect(parts, distill_init(parts, key))[1].episodes)
+
+    metrics = {name: float(x) for name, x in jax.jit(collect)(jax.random.key(0)).items()}
+    # In 16 steps, 2 environments end 5 episodes of 3 steps each, and 2 end 3 of 5 steps and begin a fourth. Nothing is known of
+    # "own" in the second share.
+    mean = pytest.approx((10 * 3 + 6 * 5) / 16)
+    expected = {"episode/return": mean, "episode/length": mean, "episode/count": 16.0, "env/last": mean}
+    assert metrics == expected | {"train/no_legal_action": 2 * 3.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"stuck_at": 9}, "action_mask of Counting allowed no action .* in 4 steps of the iteration that ended at step 48;"),
+        ({"nan_at": 9}, r"train/reward became nan in the iteration that ended at step 48 \(rewards or observations"),
+    ],
+    ids=["no legal action", "NaN reward"],
+)
+def test_faults_of_an_environment_stop_a_student_that_learns_nothing_from_them(
+    changes: dict[str, int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rljax.run.fit.try_environment", lambda _: None)  # which might find it before
+    shared: dict[str, Any] = {"env": Counting(), "env_params": changes, "num_envs": 4, "network": {"hidden": [4]}}
+    config = rljax.DistillConfig(
+        **shared,
+        num_steps=4,
+        num_minibatches=1,
+        total_timesteps=64,
+        eval_every=None,
+        teachers=(saved(tmp_path / "teacher", rljax.PPOConfig(**shared)),),
+    )
+    # The tenth step of each environment is in the third iteration of 16 steps.
+    with pytest.raises(rljax.TrainingError, match=told):
+        rljax.fit(config)
 
 
 @pytest.mark.parametrize(
