@@ -18,7 +18,7 @@ from rljax.core.config import Config
 from rljax.core.devices import replicated
 from rljax.core.host import WAITING
 from rljax.core.state import Role, roles_of
-from rljax.run.files.records import UPDATES
+from rljax.run.files.records import UPDATES, is_loss
 
 INT32 = jax.ShapeDtypeStruct((), jnp.int32)
 """Shape and dtype of a number of iterations."""
@@ -80,8 +80,8 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def losses_are_finite(metrics: Metrics) -> jax.Array:
-    """Return whether all metrics `train/...` of an iteration are finite, bool []; True without a gradient step."""
-    finite = [jnp.isfinite(x) for name, x in metrics.items() if name.startswith("train/")]
+    """Return whether all losses (see `is_loss`) of an iteration are finite, bool []; True without a gradient step."""
+    finite = [jnp.isfinite(x) for name, x in metrics.items() if is_loss(name)]
     untrained = metrics[UPDATES] == 0 if UPDATES in metrics else jnp.asarray(False)
     return untrained | jnp.all(jnp.stack([jnp.asarray(True), *finite]))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.run.files.records import UPDATES
+from rljax.run.files.records import UPDATES, is_loss
 
 
 def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int]]:
@@ -20,7 +20,7 @@ def bad_losses(rows: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[int
     """
     # Values are computed before the losses, and the losses before all that depends on them.
     order = ["train/value", "train/policy_loss", "train/value_loss", *names]
-    columns = [names.index(name) for name in dict.fromkeys(order) if name.startswith("train/") and name in names]
+    columns = [names.index(name) for name in dict.fromkeys(order) if is_loss(name) and name in names]
     bad = ~np.isfinite(rows[:, :, columns])
     if UPDATES in names:
         bad &= (rows[:, :, names.index(UPDATES)] != 0)[..., None]

@@ -18,7 +18,8 @@ import rljax
 from rljax.core.environments.environment import Environment
 from rljax.core.environments.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs.tic_tac_toe import TicTacToe
-from rljax.run.divergence import find_fault
+from rljax.run.chunks import losses_are_finite
+from rljax.run.divergence import find_fault, first_bad
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays, read_meta
 from rljax.run.files.scores import best_seed
 from rljax.run.view.curves import read_metrics
@@ -157,6 +158,19 @@ def test_untrained_iterations_have_no_losses(tmp_path: Path) -> None:
             np.testing.assert_array_equal(np.isfinite(values), trained, err_msg=name)
     lines = [r for r in records(tmp_path / "a") if "hyperparameters" not in r]
     assert [r["train/value"] is not None for r in lines] == list(trained)
+
+
+def test_an_unknown_open_loop_error_is_no_divergence() -> None:
+    known = {"train/updates": 2.0, "train/loss": 1.0}
+    unknown = {"train/openloop_error_15": math.nan, "train/copy_last_error_15": math.nan}
+
+    def finite(metrics: dict[str, float]) -> tuple[bool, bool]:
+        rows, names = np.array([[list(metrics.values())]]), list(metrics)
+        in_program = losses_are_finite({name: jnp.float32(x) for name, x in metrics.items()})
+        return bool(in_program), first_bad(rows, names, np.ones(1, bool)) is None
+
+    assert finite(known | unknown) == (True, True)
+    assert finite(known | unknown | {"train/loss": math.nan}) == (False, False)
 
 
 def seeds_below(config: Any, seeds: int) -> np.ndarray:

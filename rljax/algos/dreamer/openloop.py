@@ -130,7 +130,7 @@ def shuffled_actions(batch: Replayed, context: int, key: jax.Array) -> jax.Array
 def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Array) -> Metrics:
     """Open-loop errors of one uniformly drawn batch, 5 and 15 steps ahead: `train/openloop_error_5`, `train/copy_last_error_5`.
 
-    The errors are means over the sequences whose episode lasts that long; 0 if none does, and before learning starts. With a
+    The errors are means over the sequences whose episode lasts that long; NaN if none does, and before learning starts. With a
     shorter `batch_length`, there are fewer steps, and the names say how many. The state does not change.
 
     Args:
@@ -151,9 +151,11 @@ def openloop_metrics(parts: DreamerParts, state: DreamerState, learning: jax.Arr
         result = open_loop(parts, state.params, replayed_normalized(networks.rssm, state, places, length), context, key)
         rows = jnp.array(ahead) - 1
         both, valid = jnp.stack([result.error, result.copy_last_error])[:, rows], result.valid[rows]
-        return jnp.sum(jnp.where(valid, both, 0.0), axis=-1) / jnp.maximum(jnp.sum(valid, axis=-1), 1)
+        count = jnp.sum(valid, axis=-1)
+        return jnp.where(count > 0, jnp.sum(jnp.where(valid, both, 0.0), axis=-1) / jnp.maximum(count, 1), jnp.nan)
 
     # Apart, since the buffer was written to just now; no work where nothing is learned.
     values = read_apart(errors, draw(jax.random.bits, sample_key, (config.batch_size,)), learning)
+    values = jnp.where(learning, values, jnp.nan)
     kinds = ("openloop", "copy_last")
     return {f"train/{kind}_error_{step}": values[i, j] for i, kind in enumerate(kinds) for j, step in enumerate(ahead)}

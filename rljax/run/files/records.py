@@ -29,6 +29,9 @@ COUNTS = (NO_ACTION, "league/branches", "league/resets", "league/snapshots")
 UPDATES = "train/updates"
 """Metric with the number of gradient steps in an iteration; without one, the losses of the iteration are unknown."""
 
+NO_LOSSES = ("train/openloop_error_", "train/copy_last_error_")
+"""First parts of the names of metrics of `train/` that may be unknown, NaN, in an iteration with gradient steps."""
+
 
 def window_length(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
     """Return the number of iterations per record."""
@@ -39,8 +42,8 @@ def window_length(num_iterations: int, num_seeds: int, num_metrics: int) -> int:
 def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Summarize a window of iterations, each metric `[window, S]`, as one value per metric and seed, f64 `[S]`.
 
-    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. What
-    `train/` says is averaged over the iterations with gradient steps (over all, if `train/updates` does not tell), so that a NaN
+    Means over episodes are weighted by their counts, counts are summed, and of evaluations the last one is kept. Losses (see
+    `is_loss`) are averaged over the iterations with gradient steps (over all, if `train/updates` does not tell), so that a NaN
     among them shows; everything else over those in which it is known.
     """
     if all(len(values) == 1 for values in rows.values()):
@@ -53,11 +56,11 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             summary[name] = last_finite(values)
         elif is_count(name):
             summary[name] = np.sum(values, 0, dtype=np.float64)
-        elif name.startswith("train/") and name != UPDATES and UPDATES in rows:
+        elif is_loss(name) and name != UPDATES and UPDATES in rows:
             trained = rows[UPDATES] != 0
             total = np.sum(values, 0, dtype=np.float64, where=trained)
             summary[name] = np.where(trained.any(0), total / np.maximum(trained.sum(0), 1), math.nan)
-        elif name.startswith("train/"):
+        elif is_loss(name):
             summary[name] = np.mean(values, 0, dtype=np.float64)  # a loss that is NaN must show
         else:
             each = counts if counts is not None and name.startswith(("episode/", "env/")) else 1.0
@@ -66,6 +69,11 @@ def summarize(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             mean = (np.where(known, values, 0.0) * weights).sum(0) / np.maximum(total, 1.0)
             summary[name] = np.where(total > 0, mean, math.nan)
     return summary
+
+
+def is_loss(name: str) -> bool:
+    """Return whether a metric is known, and must be finite, in every iteration with gradient steps."""
+    return name.startswith("train/") and not name.startswith(NO_LOSSES)
 
 
 def is_count(name: str) -> bool:

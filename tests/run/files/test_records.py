@@ -63,6 +63,16 @@ def test_metrics_are_averaged_over_the_iterations_in_which_they_are_known() -> N
     np.testing.assert_array_equal(summary["curriculum/score"], [nan])
 
 
+def test_open_loop_errors_are_averaged_over_the_iterations_in_which_they_are_known() -> None:
+    nan = np.nan
+    rows = {"train/updates": column(0.0, 2.0, 2.0, 2.0), "train/loss": column(nan, 1.0, 2.0, 6.0)}
+    errors = {"train/openloop_error_5": column(nan, 0.5, nan, 1.5), "train/copy_last_error_15": column(nan, nan, nan, nan)}
+    summary = summarize(rows | errors)
+    assert summary["train/loss"] == [3.0]
+    assert summary["train/openloop_error_5"] == [1.0]
+    np.testing.assert_array_equal(summary["train/copy_last_error_15"], [nan])
+
+
 def test_numbers_of_what_happened_are_summed() -> None:
     names = ("league/snapshots", "league/resets", "league/branches", "train/no_legal_action")
     summary = summarize({name: column(0.0, 2.0, 1.0) for name in names})
