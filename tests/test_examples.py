@@ -66,16 +66,11 @@ def test_example_is_a_notebook_in_percent_format(name: str) -> None:
     assert text.count("\n# Next: ") == 1, "says what to try next"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in ROWS])
-def test_example_runs(name: str, tmp_path: Path) -> None:
-    if name == "web_page":
-        pytest.importorskip("jax2onnx")
-        if not is_there(runtime_folder()):
-            pytest.skip("onnxruntime-web is not here: rljax.run.export.web.runtime.fetch_runtime fetches it")
+def printed(name: str, folder: Path, *arguments: str) -> list[str]:
+    """The lines that an example prints, run in a folder."""
     done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), "--total-timesteps", BUDGETS.get(name, "4096"), "--out", "picture.png"],
-        cwd=tmp_path,
+        [sys.executable, str(FOLDER / f"{name}.py"), *arguments, "--out", "picture.png"],
+        cwd=folder,
         env={**os.environ, "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
@@ -83,7 +78,17 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in ROWS])
+def test_example_runs(name: str, tmp_path: Path) -> None:
+    if name == "web_page":
+        pytest.importorskip("jax2onnx")
+        if not is_there(runtime_folder()):
+            pytest.skip("onnxruntime-web is not here: rljax.run.export.web.runtime.fetch_runtime fetches it")
+    lines = printed(name, tmp_path, "--total-timesteps", BUDGETS.get(name, "4096"))
     for row in ROWS[name]:
         (line,) = [line for line in lines if line.startswith(f"{row}  ")]
         numbers = [word for word in line.removeprefix(row).split() if word != "of"]
@@ -92,3 +97,18 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     with Image.open(tmp_path / "picture.png") as picture:
         assert picture.width >= 800
         assert len(picture.convert("RGB").getcolors(2**24) or []) > 50
+
+
+@pytest.mark.slow
+def test_the_healthy_run_of_diagnostics_is_as_its_text_says(tmp_path: Path) -> None:
+    """KL small but not vanishing, a few percent of the steps clipped; in the run with the large step nothing moves."""
+    lines = printed("diagnostics", tmp_path)
+    healthy, large = (
+        [float(word) for line in lines if line.startswith(f"{name}  ") for word in line.removeprefix(name).split()]
+        for name in ("as the preset", "step too large")
+    )
+    _, kl, entropy, clipped = healthy
+    assert 1e-3 < kl < 0.05
+    assert 0.05 < entropy < 0.6
+    assert 0.02 < clipped < 0.15
+    assert max(large[1:]) < 1e-6
