@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rljax.core.errors import printable
@@ -81,15 +82,27 @@ def make_table(*titles: str, text: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Print a table, as wide as its longest words need if the terminal is too narrow for them."""
+def print_table(console: Console, table: Table, optional: Sequence[int] = ()) -> None:
+    """Print a table, as wide as its longest words need if the terminal is too narrow for them.
+
+    Args:
+        console: console to print to.
+        table: result of `make_table`, with its rows.
+        optional: indices of columns that a terminal without room for all of them leaves out, the first of these first.
+    """
     texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
     natural = [max(map(len, column)) for column in texts]
     least = [
         most if column.no_wrap else max(len(word) for text in words for word in text.split() or [""])
         for column, words, most in zip(table.columns, texts, natural, strict=True)
     ]
-    gaps = 2 * (len(texts) - 1)  # as in `make_table`; without fixed widths rich would break words
+    kept = list(range(len(texts)))
+    for i in optional:
+        if 2 * (len(kept) - 1) + sum(least[k] for k in kept) > console.width:
+            kept.remove(i)
+    if len(kept) < len(texts):
+        table, natural, least = _of_columns(table, kept), [natural[k] for k in kept], [least[k] for k in kept]
+    gaps = 2 * (len(kept) - 1)  # as in `make_table`; without fixed widths rich would break words
     left = max(0, console.width - gaps - sum(least))
     for column, low, high in zip(table.columns, least, natural, strict=True):
         column.width = min(high, low + left)
@@ -100,3 +113,13 @@ def print_table(console: Console, table: Table) -> None:
         console.print(table)
     finally:
         console.width = width
+
+
+def _of_columns(table: Table, kept: Sequence[int]) -> Table:
+    """Return a table with some of the columns of another one."""
+    narrow, columns = make_table(), [table.columns[k] for k in kept]
+    for column in columns:
+        narrow.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap, overflow=column.overflow)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        narrow.add_row(*row)
+    return narrow

@@ -19,7 +19,7 @@ from rljax.core.plain import class_name
 from rljax.run.divergence import diverged_steps
 from rljax.run.files.checkpoint import CHECKPOINTS, CheckpointError, checkpoint_steps, noted_best, read_meta
 from rljax.run.files.folder import RunInfo, last_iteration, read_config, read_info
-from rljax.run.files.scores import SCORES
+from rljax.run.files.scores import EVALUATIONS, SCORES
 from rljax.run.view.card import card_lines
 from rljax.run.view.curves import Curves, History, common_grid, curves, on_grid, read_metrics
 from rljax.run.view.layout import format_number, make_console, make_table, print_table
@@ -90,7 +90,7 @@ def show(
     console.print()
     meta: dict[str, Any] = next((c.meta for c in reversed(checkpoints) if c.meta is not None), {})
     diverged = diverged_steps(meta, info.seeds or 1)
-    _print_figures(console, folder, info, history, diverged)
+    _print_figures(console, folder, info, history, meta, diverged)
     for i, step in enumerate(diverged):
         if step is not None:
             console.print(_text(f"seed_index {i} diverged at step {step:,}: its training stopped"))
@@ -168,24 +168,31 @@ def _print_config(console: Console, config: Any) -> None:
         else:
             table.add_row(_text(field.name, style="bold"), _text(_value(value)), _text(_value(field.default), style="dim"))
     if table.row_count:
-        print_table(console, table)
+        print_table(console, table, optional=(2,))
     title = "defaults: " if table.row_count else "configuration, all defaults: "
     console.print(_text(title + " ".join(unchanged), style="dim"))
 
 
-def _print_figures(console: Console, folder: Path, info: RunInfo, history: History, diverged: list[int | None]) -> None:
+def _print_figures(
+    console: Console, folder: Path, info: RunInfo, history: History, meta: dict[str, Any], diverged: list[int | None]
+) -> None:
     overall = {name: _overall(history, name) for name in SCORES}
     table = make_table("metric", "latest", "at step", "best", "at step", text=("metric",))
     for name, (steps, values) in overall.items():
         if len(values):
             best = int(np.argmax(values))
             marked = _text(format_number(values[best]), style="bold")
-            table.add_row(name, format_number(values[-1]), f"{steps[-1]:,}", marked, f"{steps[best]:,}")
+            at = steps[best]
+            noted = meta.get("best_step") if name in EVALUATIONS else None
+            # The record of several iterations has the step of the last; the checkpoint knows that of the evaluation.
+            if noted is not None and steps[: best + 1].searchsorted(noted) == best:
+                at = noted
+            table.add_row(name, format_number(values[-1]), f"{steps[-1]:,}", marked, f"{at:,}")
     if not history.records:
         console.print(_text("no records yet"))
         return
     if table.row_count:
-        print_table(console, table)
+        print_table(console, table, optional=(2, 4))
     else:
         reported = any(name in history.metrics for name in SCORES)
         console.print(_text("no returns yet" if reported else "no returns: the agent's step does not report episode/return"))
@@ -284,7 +291,7 @@ def _print_checkpoints(console: Console, checkpoints: list[_Checkpoint]) -> None
         marks = ", ".join(checkpoint.marks) if checkpoint.meta is not None else "damaged"
         written = str(meta.get("time", "-"))[:to_the_second].replace("T", " ")
         table.add_row(f"{checkpoint.step:,}", _size(checkpoint.size), score, _text(marks, style="bold"), written)
-    print_table(console, table)
+    print_table(console, table, optional=(4, 1))
 
 
 def _size(size: float) -> str:

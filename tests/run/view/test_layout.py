@@ -85,6 +85,29 @@ def test_what_is_said_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[
     assert not set(out) & set("\x1b\x07")
 
 
+@pytest.mark.parametrize(
+    ("width", "headers"),
+    [
+        (31, ["checkpoint", "size", "mark", "written"]),
+        (30, ["checkpoint", "size", "mark"]),
+        (22, ["checkpoint", "size", "mark"]),
+        (21, ["checkpoint", "mark"]),
+        (16, ["checkpoint", "mark"]),
+        (5, ["checkpoint", "mark"]),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_columns_that_need_not_be_there(width: int, headers: list[str]) -> None:
+    table = make_table("checkpoint", "size", "mark", "written", text=("mark",))
+    table.add_row("1,024", "1 kB", "best", "10:00")
+    out = io.StringIO()
+    print_table(Console(file=out, width=width, color_system=None), table, optional=(3, 1))
+    title, rule, row = out.getvalue().splitlines()
+    assert title.split() == headers
+    cells = {"checkpoint": ["1,024"], "size": ["1", "kB"], "mark": ["best"], "written": ["10:00"]}
+    assert row.split() == [word for header in headers for word in cells[header]]
+    assert len(rule) == len(title) <= max(width, len("checkpoint  mark"))
+
+
 @pytest.mark.parametrize("width", [20, 40, 60])
 def test_a_table_never_breaks_words(width: int) -> None:
     table = make_table("name", "value", "number", text=("name", "value"))

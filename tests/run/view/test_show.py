@@ -76,6 +76,43 @@ def test_a_complete_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "99,840 1.0 kB 3.25 latest 2025-01-02 03:04:05" in lines
 
 
+@pytest.mark.parametrize(
+    ("best_step", "told"),
+    [
+        (2000, "2,000"),  # in the record of 1024 to 2048 steps
+        (2048, "2,048"),
+        (1024, "2,048"),  # the best of an earlier time: the record of it is another one
+        (2100, "2,048"),
+        (None, "2,048"),
+    ],
+)
+def test_the_best_evaluation_has_the_step_that_its_checkpoint_has(
+    best_step: int | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record of several iterations has the step of the last, and the evaluation may have come before."""
+    records = [{**record, "eval/return": x} for record, x in zip(returns(1.0, 12.25, 9.0), (1.0, 8.5, 8.0), strict=True)]
+    run = write_run(tmp_path / "a", records)
+    write_checkpoint(run, 3072, 8.0)
+    file = run / "checkpoints" / "step_3072" / "meta.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "best_step": best_step}))
+    lines = printed(run, capsys)
+    assert f"eval/return 8 3,072 8.5 {told}" in lines
+    assert "episode/return 9 3,072 12.2 2,048" in lines
+
+
+def test_tables_fit_a_terminal_of_40_columns(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", [{**record, "eval/return": 500.0} for record in returns(450.0, 500.0)])
+    write_checkpoint(run, 12_032, 500.0, "best", size=150_000)
+    write_checkpoint(run, 19_968, 500.0, "latest", size=150_000)
+    file = io.StringIO()
+    show(run, console=Console(file=file, width=40))
+    lines = file.getvalue().splitlines()
+    assert max(len(line) for line in lines if str(run) not in line and "rljax train" not in line) <= 40
+    words = [line.split() for line in lines]
+    assert ["eval/return", "500.0", "500.0", "1,024"] in words
+    assert ["19,968", "500.0", "latest"] in words
+
+
 def test_a_copy_without_links_has_its_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "a", returns(1.0))
     write_checkpoint(run, 4096, 7.5)
