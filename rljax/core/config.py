@@ -369,6 +369,8 @@ def _validate(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> 
             return value
         value = to_plain(value)
     expected = _describe_allowed(kind, metadata, optional=types.NoneType in options)
+    if callable(value) and metadata.get("leaf"):
+        expected += '; for a schedule of your own see "A schedule of your own" in the guide "Own the loop"'
     refusal = ConfigError(f"{name} = {shown(value)}: expected {expected}")
     if kind is bool:
         if not isinstance(value, bool):

@@ -225,6 +225,13 @@ WRONG = [
 ]
 
 
+def test_a_function_in_place_of_a_number_is_told_where_schedules_are() -> None:
+    with pytest.raises(
+        ConfigError, match=r'^learning_rate = .*: expected a number >= 0; .* "A schedule of your own" in the guide '
+    ):
+        PPOConfig(learning_rate=lambda iteration: 1e-3)
+
+
 @pytest.mark.parametrize(("name", "value", "allowed"), WRONG)
 def test_a_bad_value_is_one_line_with_field_value_and_what_is_allowed(name: str, value: Any, allowed: str) -> None:
     with pytest.raises(ConfigError) as error:
