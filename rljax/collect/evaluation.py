@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
+from rljax.collect.own_agent import check_own_act
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry, state_explained
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
@@ -82,6 +83,7 @@ def play_episodes(
     check_whole(1, num_episodes=num_episodes, max_steps=max_steps)
     env, env_params = make_evaluation_env(agent.config)
     with failures_explained(), state_explained(agent, state):
+        check_own_act(agent, state)
         results = _play(agent, env, env_params, state, key, num_episodes, plays_greedily(env, deterministic), max_steps)
         if is_outside_jax(env) and not isinstance(results.returns, jax.core.Tracer):
             jax.block_until_ready(results)  # what fails outside JAX fails here

@@ -227,6 +227,7 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
         _check_loss(config, loss_fn)
         name = _name_of(loss_fn)
         agent = _MAKERS[type(config)](config, _checking_loss(loss_fn, name))._replace(own=f"the loss function {name}")
+    check_act_arguments(agent.act)
     if config.average_decay is not None:
         agent = with_average(agent, config.average_decay)
     if config.num_devices > 1:
@@ -243,7 +244,7 @@ def _checking_carry(agent: Agent) -> Agent:
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
     ) -> tuple[Any, Any]:
         try:
-            action, after = agent.act(state, obs, carry, key, deterministic, mask)
+            action, after = act_result(agent.act(state, obs, carry, key, deterministic, mask))
         except Exception as error:
             if carry is not None and not isinstance(error, RljaxError):
                 # Only now, since to know the shapes is to trace the policy again.
@@ -356,16 +357,44 @@ def _check_loss(config: Config, loss_fn: Any) -> None:
         )
     if not callable(loss_fn):
         raise ConfigError(f"loss_fn = {loss_fn!r}: expected a function (parts, params, batch) -> (loss, metrics)")
+    _check_arguments("loss_fn", loss_fn, ("parts", "params", "batch"), "(parts, params, batch) -> (loss, metrics)")
+
+
+def check_act_arguments(act: Any) -> None:
+    """Refuse a policy that does not take the arguments of `Act`.
+
+    Raises:
+        ConfigError: says what it takes and what is expected.
+    """
+    expected = "(state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)"
+    if not callable(act):
+        raise ConfigError(f"the agent's act: is {shown(act)}, expected a function {expected}")
+    _check_arguments("the agent's act", act, ("state", "obs", "carry", "key", "deterministic", "mask"), expected)
+
+
+def act_result(result: Any) -> tuple[Any, Any]:
+    """Return what a policy returned.
+
+    Raises:
+        ConfigError: it is no pair.
+    """
+    if not (isinstance(result, (tuple, list)) and len(result) == 2):
+        what = f"{len(result)} values" if isinstance(result, (tuple, list)) else "one value"
+        raise ConfigError(f"the agent's act: returned {what}, expected (action, carry); without memory, carry is passed on")
+    return result[0], result[1]
+
+
+def _check_arguments(what: str, function: Any, arguments: tuple[str, ...], expected: str) -> None:
+    """Refuse a function that cannot be called with these positional arguments."""
     try:
-        signature = inspect.signature(loss_fn, follow_wrapped=False)  # a decorated function may take others than the one inside
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorated function may take others than the one inside
     except (TypeError, ValueError):  # of a function in C it may not be known
         return
     try:
-        signature.bind("parts", "params", "batch")
+        signature.bind(*arguments)
     except TypeError as error:
         raise ConfigError(
-            f"loss_fn: {_name_of(loss_fn)}{signature} takes other arguments ({error}): expected a function "
-            "(parts, params, batch) -> (loss, metrics)"
+            f"{what}: {_name_of(function)}{signature} takes other arguments ({error}): expected a function {expected}"
         ) from None
 
 

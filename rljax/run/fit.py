@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from rljax.collect.environments import try_environment
+from rljax.collect.own_agent import check_own_act
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.config_files import config_table
@@ -118,6 +119,7 @@ def fit(
         if seeds is not None:
             check_one_run(agent.config, f"seeds = {seeds}")
         try_environment(agent.config)
+        check_own_act(agent)
         check_processes(agent.config)
     folder = _folder(run_dir, resume)
     if folder is not None:

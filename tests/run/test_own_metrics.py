@@ -60,6 +60,7 @@ def test_a_sweep_does_without_returns_of_training() -> None:
         (lambda state: state, "returned PPOState, expected (state, a dictionary of scalars)"),
         (lambda state: (state, {}), "returned no metrics, expected (state, a dictionary of scalars)"),
         (lambda state: (state, {"train/x": jnp.zeros(3)}), "the metric train/x has shape [3], expected a scalar"),
+        (lambda state: (state, {"train/x": 0.0, 3: 0.0}), "a metric has the name 3, expected a string"),
     ],
 )
 def test_what_is_no_step_is_one_line(returned: Any, expected: str) -> None:

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from rljax.collect.environments import try_environment
 from rljax.collect.evaluation import play_episodes
+from rljax.collect.own_agent import check_own_act, check_own_state
 from rljax.core.agent import Agent, Metrics, check_average, make_agent, stack_metrics
 from rljax.core.config import Config
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.keys import as_key
 
 
@@ -38,6 +39,7 @@ def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainRe
     agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     config = agent.config
     try_environment(config)
+    check_own_act(agent)
 
     def train(key: jax.Array) -> TrainResult:
         names: list[str] = []
@@ -63,7 +65,7 @@ def take_step(agent: Agent, state: Any) -> tuple[Any, Metrics]:
     """Return `agent.step(state)`, with the metrics as f32.
 
     Raises:
-        ConfigError: a step of the user's own does not return a state and at least one scalar by name.
+        ConfigError: a step of the user's own does not return a state like the one before, and at least one scalar by name.
     """
     check_average(agent)
     result = agent.step(state)
@@ -71,7 +73,10 @@ def take_step(agent: Agent, state: Any) -> tuple[Any, Metrics]:
         what = "no metrics" if isinstance(result, tuple) and len(result) == 2 else type(result).__name__
         raise ConfigError(f"the agent's step: returned {what}, expected (state, a dictionary of scalars), such as episode/return")
     after, metrics = result
+    check_own_state(state, after)
     for name, x in metrics.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"the agent's step: a metric has the name {shown(name)}, expected a string")
         if jnp.shape(x) != ():
             raise ConfigError(f"the agent's step: the metric {name} has shape {list(jnp.shape(x))}, expected a scalar")
     return after, {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items()}
