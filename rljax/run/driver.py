@@ -20,8 +20,9 @@ from rljax.collect.environments import evaluation_opponent
 from rljax.collect.rollout import NO_ACTION
 from rljax.core.config import env_name
 from rljax.core.config_files import config_table
+from rljax.core.contract import describe
 from rljax.core.devices import make_mesh, replicated, shardings
-from rljax.core.errors import RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, TrainingError, TrainingInterrupted
 from rljax.core.host import WAITING, failures_explained
 from rljax.run.chunks import (
     INT32,
@@ -110,6 +111,12 @@ class Driver:
         self.checkpoint_every, self.checkpoint_seconds, self.keep = checkpoint_every, checkpoint_seconds, keep
         self.config = start.agent.config
         self.num_seeds = start.info.seeds or 1
+        missing = [name for name in ("params", "iteration") if not hasattr(start.state, name)]
+        if missing:
+            raise ConfigError(
+                f"the agent's init: returned {describe(start.state)}, which has no {missing[0]}: "
+                "derive your own state from rljax.core.state.State"
+            )
         self.layout = self._layout(start.state)
         self.done, self.last = start.iteration, start.last_iteration
         # With jit, the iteration is traced once for both the names of the metrics and the compilation of the chunk.
@@ -227,6 +234,7 @@ class Driver:
             chunk = compile_chunk(self.iteration, state, seeds_shape, len(self.names), size, layout)
         self.progress.compiled()
         WAITING.reset()
+        counted: np.ndarray | None = self._counters(state)
         length, saved_at, looked_at = 1, time.monotonic(), time.monotonic()
         while self.done < self.last and not self.stop:
             # The time of cheap iterations does not predict the first one that learns, which may take a thousand times as long.
@@ -251,6 +259,9 @@ class Driver:
                 self._stop_illegal(new, *illegal)
             if bad is not None or not finite:
                 self._stop_not_finite(new, bad, _states(gather_state(state, layout)))
+            if counted is not None:
+                self._check_counter(counted, length, state)
+                counted = None
             before, self.done = self.done, self.done + length
             if isinstance(state, Seeds):
                 self._note_diverged(new, np.asarray(state.alive))
@@ -442,6 +453,22 @@ class Driver:
             f"training stopped: {self.names[column]}{of_seed} became {rows[row, seed, column]} in the iteration that ended at "
             f"step {self.failed_at:,} ({why}){kept}"
         )
+
+    def _counters(self, state: Any) -> np.ndarray:
+        """Return how many iterations each seed has counted, `[S]`; a copy, since the next chunk takes over the state's memory."""
+        return np.array(np.ravel(_states(state).iteration))
+
+    def _check_counter(self, before: np.ndarray, length: int, state: Any) -> None:
+        """Stop the run if its first chunk did not count its iterations, which a step of the user's own may forget."""
+        after, expected = self._counters(state), before + length
+        wrong = (after != expected) & (np.array(state.alive) if isinstance(state, Seeds) else True)  # others keep their state
+        if wrong.any():
+            found, due = after[wrong][0], expected[wrong][0]
+            self.failed_at = self._step(self.done + length)
+            raise TrainingError(
+                f"training stopped: the agent's step left state.iteration at {found}, expected {due}: add 1 in each step, "
+                f"state.replace(iteration=state.iteration + 1), since what is annealed follows it{self._saved_note()}"
+            )
 
     def _described(self, fault: Fault, done: int) -> tuple[str, int]:
         """Return what was wrong in the state after `done` iterations, and since which step."""

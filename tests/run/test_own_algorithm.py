@@ -150,6 +150,43 @@ def test_it_resumes_bit_for_bit(seeds: int | None, tmp_path: Path) -> None:
     assert same(named_arrays(resumed.state), named_arrays(whole.state))
 
 
+def uncounted(config: ToyConfig) -> Agent:
+    """The algorithm with a step that does not count its iterations."""
+    agent = rljax.make_agent(config)
+
+    def step(state: ToyState) -> tuple[ToyState, Any]:
+        after, metrics = agent.step(state)
+        return after.replace(iteration=state.iteration), metrics
+
+    return agent._replace(step=step, own=" ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_a_step_that_does_not_count_iterations_stops_the_run(seeds: int | None, tmp_path: Path) -> None:
+    said = r"^training stopped: the agent's step left state.iteration at {}, expected {}: add 1 in each step, "
+    with pytest.raises(rljax.TrainingError, match=said.format(0, 1)):
+        rljax.fit(uncounted(CONFIG), seeds=seeds)
+    # A resumed run counts on from where it was.
+    agent = rljax.make_agent(CONFIG)._replace(own=" ")
+    rljax.fit(agent, seeds=seeds, run_dir=tmp_path / "a", callback=lambda step, _: step >= 128)
+    done = int(load_checkpoint(tmp_path / "a").meta["iteration"])
+    assert 0 < done < CONFIG.num_iterations
+    with pytest.raises(rljax.TrainingError, match=said.format(done, done + 1)):
+        rljax.fit(uncounted(CONFIG), resume=tmp_path / "a")
+    assert rljax.fit(agent, resume=tmp_path / "a").complete
+
+
+def test_a_state_without_parameters_is_one_line() -> None:
+    own = rljax.make_agent(CONFIG)._replace(
+        init=lambda key: {"w": jnp.zeros(2)}, act=lambda s, obs, carry, *_: (jnp.zeros(len(obs), jnp.int32), carry)
+    )
+    with pytest.raises(
+        rljax.ConfigError, match=r"^the agent's init: returned a dictionary with the keys \['w'\], which has no par"
+    ):
+        rljax.fit(own)
+
+
 def forked(parent: Path, **changes: Any) -> Any:
     """Return the state that a fork with another configuration begins with."""
     config = CONFIG.replace(**{"total_timesteps": 640, **changes})

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import optax
@@ -59,8 +59,9 @@ class Loggers:
     """Several loggers as one. A logger that raises an error is dropped with a warning, and training continues."""
 
     def __init__(self, loggers: str | Logger | Iterable[str | Logger]):
-        several = isinstance(loggers, Iterable) and not isinstance(loggers, str)
-        self.loggers = [make_logger(logger) for logger in (loggers if several else [loggers])]
+        alone = isinstance(loggers, str) or not isinstance(loggers, Iterable)
+        given = cast("Iterable[str | Logger]", [loggers] if alone else loggers)
+        self.loggers = [make_logger(logger) for logger in given]
 
     @property
     def want_histograms(self) -> bool:
