@@ -185,7 +185,8 @@ def factory(name: str) -> Callable[..., Any]:
         given |= {"auto_reset": False} if name in MABRAX else {}
         game = jaxmarl.make(name, **given)
         if isinstance(game, SimpleMPE):  # which takes any argument, and reads those of its classes
-            taken = {key for kind in type(game).__mro__ for key in inspect.signature(kind.__init__).parameters}
+            makers = [vars(kind).get("__init__", object) for kind in type(game).__mro__]
+            taken = {key for maker in makers for key in inspect.signature(maker).parameters}
             for key in given.keys() - taken:
                 raise ConfigError(f"env = 'jaxmarl:{name}': has no argument '{key}': {did_you_mean(key, taken - IMPLICIT)}")
         return JaxMarlGame(game, f"jaxmarl:{name}")
