@@ -95,11 +95,15 @@ def _made(name: str, workers: int, timeout: float, arguments: tuple[tuple[str, A
     spaces = env.observation_space, env.action_space
     threshold = env.spec.reward_threshold if env.spec else None
     picture, drawn, mask = None, None, None
-    if not isinstance(env.action_space, gymnasium.spaces.Box):
+    if draws or not isinstance(env.action_space, gymnasium.spaces.Box):
+        info: Any = None
         with contextlib.suppress(Exception):  # what fails here fails in the simulators' processes, which say so
-            mask = mask_of(env, env.reset(seed=0)[1])
+            info = env.reset(seed=0)[1]
+        try:
+            mask = None if info is None else mask_of(env, info)
+        except Exception as error:
+            raise ConfigError(f"env = 'gymnasium:{name}': its mask of actions: {first_line(error)}") from error
     if draws:
-        env.reset()
         picture = np.asarray(env.render()).shape
     elif "rgb_array" in env.metadata.get("render_modes", ()):
         drawn = functools.partial(_made, name, workers, timeout, arguments, draws=True)

@@ -20,7 +20,7 @@ from rljax.core.contract import overrides
 from rljax.core.environments.environment import COMPONENTS
 from rljax.core.environments.spaces import Box, Dict, Discrete, as_space
 from rljax.core.environments.wrappers import PRIVILEGED
-from rljax.core.errors import ConfigError, did_you_mean
+from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.games.game import Game
 from rljax.envs.adapters import FromSuite, SuiteParams, check_name, like, raw_key
 
@@ -119,10 +119,10 @@ class JaxMarlGame(FromSuite, Game):
         self, key: jax.Array, state: JaxMarlState, action: Any, params: SuiteParams
     ) -> tuple[Any, JaxMarlState, jax.Array, jax.Array, dict[str, Any]]:
         actions = {a: action[number] for number, a in enumerate(self.agents)}
-        obs, after, rewards, dones, shown = self.env.step_env(raw_key(key), state.env_state, actions)
+        obs, after, rewards, dones, extra = self.env.step_env(raw_key(key), state.env_state, actions)
         new = JaxMarlState(like(after, state.env_state), self._seen(obs))
-        reward = self._each(rewards)
-        info = {COMPONENTS: {"reward": reward, SHAPED: self._each(shown[SHAPED])}} if SHAPED in shown else {}
+        reward = self._of_players(rewards)
+        info = {COMPONENTS: {"reward": reward, SHAPED: self._of_players(extra[SHAPED])}} if SHAPED in extra else {}
         # JaxMARL does not tell a game that is over from one whose time is: at the limit, it counts as the latter.
         over = jnp.asarray(dones["__all__"], bool) & ~self.is_truncated(new, params)
         return new.obs, new, reward, over, info
@@ -130,7 +130,7 @@ class JaxMarlGame(FromSuite, Game):
     def observe(self, state: JaxMarlState, params: SuiteParams) -> Any:
         return state.obs
 
-    def _each(self, rewards: Any) -> jax.Array:
+    def _of_players(self, rewards: Any) -> jax.Array:
         """Return the rewards of all players, f32 `[P]`."""
         return jnp.stack([jnp.float32(rewards[a]).reshape(()) for a in self.agents])
 
@@ -177,6 +177,8 @@ def factory(name: str) -> Callable[..., Any]:
         return known[value]
 
     def build(scenario: str = "", options: Any = None) -> JaxMarlGame:
+        if options is not None and not isinstance(options, Mapping):
+            raise ConfigError(f"env = 'jaxmarl:{name}': options = {shown(options)}: expected a table of arguments")
         given = dict(options or {})
         if scenario:
             given["scenario"] = named("scenario", scenario, MAP_NAME_TO_SCENARIO)
@@ -187,7 +189,7 @@ def factory(name: str) -> Callable[..., Any]:
         if isinstance(game, SimpleMPE):  # which takes any argument, and reads those of its classes
             makers = [vars(kind).get("__init__", object) for kind in type(game).__mro__]
             taken = {key for maker in makers for key in inspect.signature(maker).parameters}
-            for key in given.keys() - taken:
+            for key in given.keys() - (taken - IMPLICIT):
                 raise ConfigError(f"env = 'jaxmarl:{name}': has no argument '{key}': {did_you_mean(key, taken - IMPLICIT)}")
         return JaxMarlGame(game, f"jaxmarl:{name}")
 

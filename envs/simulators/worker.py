@@ -123,21 +123,36 @@ def mask_of(env: Any, info: dict[str, Any]) -> Any:
     """Return the flags of legal actions that an environment of Gymnasium shows, or None: those of its method `action_masks()`, as
     MaskablePPO of Stable-Baselines3 reads them, else `info["action_mask"]`, as Taxi has them.
     """
-    if env.has_wrapper_attr("action_masks"):
-        return env.get_wrapper_attr("action_masks")()
-    return info.get("action_mask")
+    mask = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+    mask = mask() if callable(mask) else mask
+    return info.get("action_mask") if mask is None else mask
 
 
 def legal(mask: Any, heads: tuple[int, ...]) -> np.ndarray:
-    """Return flags of legal actions, bool `[sum(heads)]`; a head without a legal action, as at the end of an episode, has all.
+    """Return flags of legal actions, bool `[sum(heads)]`; a head without a legal action has all.
+
+    Args:
+        mask: an array, or, as Gymnasium's spaces take masks, a tuple or a dictionary of one for each head.
+        heads: numbers of actions.
 
     Raises:
         ValueError: there is no mask, or it has another number of flags.
     """
-    if np.size(mask) != sum(heads) or mask is None:
-        raise ValueError(f"a mask of actions has the shape {np.shape(mask)}, expected {sum(heads)} flags")
-    parts = np.split(np.asarray(mask, bool).ravel(), np.cumsum(heads)[:-1])
+    if mask is None:
+        raise ValueError(f"no mask of actions came, expected {sum(heads)} flags")
+    flags = _flat(mask)
+    if len(flags) != sum(heads):
+        raise ValueError(f"a mask of actions has {len(flags)} flags, expected {sum(heads)}")
+    parts = np.split(flags, np.cumsum(heads)[:-1])
     return np.concatenate([part if part.any() else ~part for part in parts])
+
+
+def _flat(mask: Any) -> np.ndarray:
+    if isinstance(mask, dict):
+        mask = [mask[key] for key in sorted(mask)]
+    if isinstance(mask, (list, tuple)):
+        return np.concatenate([np.zeros(0, bool), *map(_flat, mask)])
+    return np.asarray(mask, bool).ravel()
 
 
 def reward_of(reward: Any) -> float:
@@ -177,10 +192,10 @@ def main() -> None:
     obs_arrays = [arrays[f"obs{i}"] for i in range(plan["num_obs"])]
     action_arrays = [arrays[f"action{i}"] for i in range(plan["num_actions"])]
 
-    def show(row: Any, obs: Any, info: dict[str, Any]) -> None:
+    def show(row: Any, obs: Any, info: dict[str, Any], terminated: Any = False) -> None:
         write(obs_arrays, row, leaves(obs, plan["obs"]))
-        if "mask" in arrays:
-            arrays["mask"][row] = legal(suite.mask(row, info), plan["heads"])
+        if "mask" in arrays:  # at an end there is no choice, and so perhaps no mask
+            arrays["mask"][row] = terminated or legal(suite.mask(row, info), plan["heads"])
         if "picture" in arrays:
             write([arrays["picture"]], row, [suite.draw(row)])
 
@@ -194,7 +209,7 @@ def main() -> None:
                 pass
             elif command == STEP:
                 for row, obs, reward, terminated, truncated, info in suite.step(rows, action_arrays, plan["action"]):
-                    show(row, obs, info)
+                    show(row, obs, info, terminated)
                     arrays["reward"][row] = reward
                     arrays["terminated"][row], arrays["truncated"][row] = terminated, truncated
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algos.common.config import EpsilonConfig, OnPolicyConfig
-from rljax.algos.common.value_heads import HeadConfig
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.environments.spaces import Discrete
@@ -31,11 +31,12 @@ IN_SEARCHES = "make_agent=lambda config: rljax.begin_from(config, RUN), in Pytho
 TEMPERATURE = "log_alpha"
 """Name of soft actor-critic's temperature, which is no part of the policy."""
 
-VALUE = ("value",)
-"""How the names of the parameters of value heads begin."""
+NOT_OF_POLICY = re.compile(rf"(^|/)(critic|value_|{TEMPERATURE})|^value/")
+"""Names of parameters that may begin anew: the other run may have had none, or those of another algorithm. (Attention has layers
+`value`, too, which are the policy's.)"""
 
-NOT_OF_POLICY = ("critic", *VALUE, TEMPERATURE)
-"""How the names of parameters begin that may begin anew: the other run may have had none, or those of another algorithm."""
+VALUE_HEADS = re.compile("(^|/)value_head/")
+"""Names of the parameters of value heads."""
 
 UNSEEN = ("strides", "dilations", "heads")
 """Keys of a `network` table that shapes of parameters do not tell, beside `activation`."""
@@ -51,8 +52,8 @@ def begin_from(config_or_agent: Config | Agent, path: str | os.PathLike[str], *,
     temperature that it lacks, begin anew, with a warning.
 
     Args:
-        config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy, but for
-            those of a league with the same roles, which begin with that of the learner of their number.
+        config_or_agent: configuration or agent of the new runs. All learners of a league begin with the same policy; but if the
+            other run is a league with the same roles, each learner begins with the policy of the learner of its number.
         path: the other run's folder, or one of its checkpoints. An environment or network that was an object there is taken to
             be that of this configuration. Of a run with several seeds the best one is taken, of a league
             with other roles its first main agent, of averaged parameters the average.
@@ -95,8 +96,8 @@ def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
     average = getattr(state, "average_params", None)
     policy = (state.params if average is None else average, getattr(state, "obs_statistics", None))
     params, statistics = jax.tree.map(lambda x: x[0], policy) if other_roles else policy
-    other_heads = isinstance(config, HeadConfig) and config.value_names != agent.config.value_names
-    taken, anew = _taken(params, fresh.params, learners, path, VALUE if other_heads else ())
+    other_heads = config.value_names != agent.config.value_names
+    taken, anew = _taken(params, fresh.params, learners, path, other_heads)
     _check_same_functions(config, agent.config, path)
     if len({any(TEMPERATURE in name for name, _ in named_leaves(x)) for x in (params, fresh.params)}) > 1:
         _check_discrete(agent.config, path)
@@ -127,19 +128,19 @@ def check_teacher(agent: Agent, how: str) -> None:
 
 
 def _taken(
-    there: Any, here: Any, learners: int | None, path: Any, other: tuple[str, ...]
+    there: Any, here: Any, learners: int | None, path: Any, other_heads: bool
 ) -> tuple[list[np.ndarray | None], list[str]]:
     """Return the leaves of parameters for the shapes `here`, None for those that begin anew, and the names of these.
 
-    Those whose names begin with one of `other` begin anew, though they may fit.
+    With `other_heads`, value heads begin anew, though they may fit.
     """
     saved, found, anew = named_arrays(there), [], []
     for name, x in zip(named_arrays(here), jax.tree.leaves(here), strict=True):
         leaf = _of_learners(saved.get(name), x, learners)
-        if any(part.startswith(other) for part in name.split("/")):
+        if other_heads and VALUE_HEADS.search(name):
             leaf = None
         if leaf is None:
-            if not any(part.startswith(NOT_OF_POLICY) for part in name.split("/")):
+            if not NOT_OF_POLICY.search(name):
                 was = describe(saved[name]) if name in saved else "missing"
                 raise ConfigError(
                     f"the network of this configuration cannot take the weights of {path}: {name} is {was} there and "
@@ -147,9 +148,7 @@ def _taken(
                 )
             anew.append(name)
         found.append(leaf)
-    unknown = [
-        name for name in saved if name not in named_arrays(here) and not any(p.startswith(NOT_OF_POLICY) for p in name.split("/"))
-    ]
+    unknown = [name for name in saved if name not in named_arrays(here) and not NOT_OF_POLICY.search(name)]
     if unknown:
         raise ConfigError(
             f"the network of this configuration cannot take the weights of {path}: {unknown[0]} is {describe(saved[unknown[0]])} "

@@ -55,7 +55,7 @@ class Odd(gymnasium.Env[Any, Any]):
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """Two heads, of which a mask shows what is legal; anything else is an error. At the end nothing is legal."""
+    """Two heads, of which masks show what is legal; anything else is an error. At the end there is no mask."""
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
     action_space = spaces.MultiDiscrete([3, 2])
@@ -66,7 +66,7 @@ class Masked(gymnasium.Env[Any, Any]):
     def _mask(self) -> Any:
         first = np.arange(3) == self.time % 3
         second = np.ones(2, bool) if self.time % 2 else np.array([False, True])
-        return np.concatenate([first, second])[: self.flags] & (self.time < 7)
+        return np.concatenate([first, second])[: self.flags]
 
     def _shown(self) -> Any:
         return np.array([self.time / 7], np.float32)
@@ -74,20 +74,30 @@ class Masked(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.time = 0
-        return self._shown(), {"action_mask": self._mask().astype(np.int8)}
+        return self._shown(), self._info()
+
+    def _info(self) -> dict[str, Any]:
+        flags = self._mask().astype(np.int8)
+        return {} if self.time == 7 else {"action_mask": (flags[:3], flags[3:])}  # as `action_space.sample` takes it
 
     def step(self, action: Any) -> Any:
         first, second = action
         if not (self._mask()[first] and self._mask()[3 + second]):
             raise ValueError(f"{action} at {self.time} is illegal")
         self.time += 1
-        return self._shown(), float(second), self.time == 7, False, {"action_mask": self._mask().astype(np.int8)}
+        return self._shown(), float(second), self.time == 7, False, self._info()
 
 
 class MaskedByMethod(Masked):
     """The same by the method of MaskablePPO; what `info` says is not that."""
 
+    def __init__(self, broken: bool = False):
+        super().__init__()
+        self.broken = broken
+
     def action_masks(self) -> Any:
+        if self.broken or self.time == 7:
+            raise IndexError("no hand left")
         return self._mask()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:

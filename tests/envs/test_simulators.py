@@ -30,7 +30,7 @@ from rljax.core.state import State, buffer, per_environment
 from rljax.envs.simulators import environment, processes
 from rljax.envs.simulators.environment import close_simulators
 from rljax.envs.simulators.spaces import convert_spaces
-from rljax.envs.simulators.worker import CHANNELS_FIRST, action_of, leaves, write
+from rljax.envs.simulators.worker import CHANNELS_FIRST, action_of, leaves, legal, write
 from rljax.run.episodes import new_episodes
 from tests.run.tiny_runs import TINY
 
@@ -135,7 +135,7 @@ def test_masks_of_a_simulator_come_across(name: str) -> None:
     for t in range(7):
         raw = jax.vmap(env.step_env, (None, 0, 0, None))(None, raw, jnp.array([[t % 3, 1]] * 2), params)[1]
     assert raw.terminated.all()
-    assert raw.mask.all(), "where nothing is legal, everything is as good as anything else"
+    assert raw.mask.all(), "at an end there is no choice"
 
 
 @pytest.mark.slow
@@ -240,7 +240,11 @@ def test_at_most_so_many_groups_run() -> None:
         ({"env_params": {"gravity": 1.0}}, "has no parameter 'gravity'"),
         (
             {"env": "gymnasium:odd_simulators:Masked-v0", "env_params": {"flags": 4}},
-            r"odd_simulators:Masked-v0': a mask of actions has the shape \(4,\), expected 5 flags, one for each action$",
+            "odd_simulators:Masked-v0': a mask of actions has 4 flags, expected 5, one for each action$",
+        ),
+        (
+            {"env": "gymnasium:odd_simulators:MaskedByMethod-v0", "env_params": {"broken": True}},
+            "odd_simulators:MaskedByMethod-v0': its mask of actions: IndexError: no hand left$",
         ),
         ({"env": gymnasium.make("CartPole-v1")}, "is an object of Gymnasium, of which many are needed"),
     ],
@@ -264,6 +268,13 @@ def test_a_dict_of_actions_has_heads_that_are_discrete(part: Any) -> None:
     space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2), "b": part})
     with pytest.raises(ConfigError, match=f"every entry of a Dict of actions is a Discrete, and not a {type(part).__name__}$"):
         convert_spaces("gymnasium:X-v0", gymnasium.spaces.Discrete(2), space)
+
+
+def test_a_mask_has_a_flag_for_each_action_and_a_head_without_a_legal_one_has_all() -> None:
+    assert legal(np.array([0, 1, 0, 0, 0], np.int8), (3, 2)).tolist() == [False, True, False, True, True]
+    assert legal({"b": [1, 0], "a": (np.array([0, 0, 1]),)}, (3, 2)).tolist() == [False, False, True, True, False]
+    with pytest.raises(ValueError, match=r"^no mask of actions came, expected 5 flags$"):
+        legal(None, (3, 2))
 
 
 def test_pictures_have_their_channels_last() -> None:

@@ -173,6 +173,17 @@ def test_value_heads_of_other_names_begin_anew_though_they_fit(changes: dict[str
 
 
 @pytest.mark.slow
+def test_layers_of_attention_are_the_policys_whatever_their_names(tmp_path: Path) -> None:
+    config = rljax.PPOConfig(env="TargetPick-v0", network={"encoder": "entities", "hidden": [8]})
+    one = saved(tmp_path / "one", config)
+    with pytest.warns(rljax.RljaxWarning, match=r"so these begin anew: \S*/value_head/bias, \S*/value_head/kernel$"):
+        agent = rljax.begin_from(config.replace(intrinsic={"type": "rnd"}), tmp_path / "one")
+    begun = jax.jit(agent.init)(jax.random.key(0)).params["params"]["network"]
+    assert "value" in begun["encoder"]["pooling"]
+    assert_same_state(begun["encoder"], one.params["params"]["network"]["encoder"])
+
+
+@pytest.mark.slow
 def test_learners_of_other_roles_begin_with_the_main_agent(tmp_path: Path) -> None:
     """As many learners, of which the second is a main agent there and an exploiter here."""
     small: dict[str, Any] = {"env": "KuhnPoker-v0", "num_envs": 32, "num_steps": 8, "num_slots": 2, "network": {"hidden": [8]}}

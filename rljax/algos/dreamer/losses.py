@@ -285,7 +285,7 @@ def dreamer_loss(
     bootstrap = bootstrap.reshape(batch.reward.shape)
     repval = replay_value_loss(parts, params, state, batch, latents.feature, bootstrap)
     # The first rows of episodes have the reward 0 of nothing done, which imagination never visits.
-    had = jnp.sum(jnp.where(batch.is_first, 0.0, batch.reward)) / jnp.maximum(jnp.sum(~batch.is_first), 1)
-    metrics |= more | {"train/repval_loss": repval, "train/replayed_reward": had}
+    mean_reward = jnp.sum(jnp.where(batch.is_first, 0.0, batch.reward)) / jnp.maximum(jnp.sum(~batch.is_first), 1)
+    metrics |= more | {"train/repval_loss": repval, "train/replayed_reward": mean_reward}
     loss = model + behaviour + REPVAL_SCALE * repval
     return loss, LossAux(jax.lax.stop_gradient(latents), returns, metrics | {"train/loss": loss})
