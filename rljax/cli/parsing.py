@@ -79,7 +79,7 @@ def parse(
     _check_empty(command)
     if fields:
         _check_misspelt([field for field, _ in fields], options, _source_of(command))
-        _check_values([field for field, values in fields if not values])
+        _check_values([field for field, values in fields if not values], _source_of(command))
     given = [(field, values or ["true"]) for field, values in fields]
     if name in ("sweep", "tune"):
         return command, axes_of(given)
@@ -166,14 +166,17 @@ def _check_empty(command: Any) -> None:
             raise ConfigError(f"{field.name} = '': expected at least one character")
 
 
-def _check_values(fields: Sequence[str]) -> None:
-    """Refuse fields that are given without a value, unless they are true or false. Unknown ones and keys of tables are checked
-    where the configuration is made.
+def _check_values(fields: Sequence[str], source: str | None) -> None:
+    """Refuse fields that are given without a value, unless they are true or false. Unknown ones, keys of tables and fields of an
+    algorithm of the user's own are checked where the configuration is made.
     """
     if not fields:
         return
     from rljax.core.config import ALGORITHMS
+    from rljax.core.config_files import names_own
 
+    if source is not None and names_own(source):
+        return
     types: dict[str, set[str]] = {}
     for config_class in ALGORITHMS.values():
         for known in dataclasses.fields(config_class):

@@ -13,7 +13,7 @@ from rljax.core.agent import Agent, act_result, check_act_arguments
 from rljax.core.contract import describe, is_array
 from rljax.core.environments.environment import action_mask_of, same_structure
 from rljax.core.environments.spaces import as_space
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, RljaxError, first_line
 
 EXAMPLES = 3
 """Number of observations for which a policy is traced."""
@@ -41,7 +41,15 @@ def check_own_act(agent: Agent, state: Any = None) -> None:
         env_state, obs = initial_environments(env, env_params, key, EXAMPLES)
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         now = agent.init(key) if state is None else state
-        return act_result(agent.act(now, obs, None, key, True, mask))[0], jax.vmap(space.sample)(jax.random.split(key, EXAMPLES))
+        try:
+            result = agent.act(now, obs, None, key, True, mask)
+        except RljaxError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"the agent's act: failed for {EXAMPLES} observations ({first_line(error)}), expected to act for any number"
+            ) from error
+        return act_result(result)[0], jax.vmap(space.sample)(jax.random.split(key, EXAMPLES))
 
     found, expected = jax.eval_shape(first_actions, jax.eval_shape(lambda: jax.random.key(0)))
     if not same_structure(found, expected):

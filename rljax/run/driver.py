@@ -428,8 +428,10 @@ class Driver:
     def _stop_illegal(self, rows: np.ndarray, row: int, seed: int) -> NoReturn:
         """Stop the run at an iteration in which a policy had no legal action."""
         self.failed_at, steps = self._step(self.done + row + 1), rows[row, seed, self.names.index(NO_ACTION)]
+        # A student learns in the environments of its teachers.
+        where = "an environment of the teachers" if hasattr(self.config, "teachers") else env_name(self.config)
         raise TrainingError(
-            f"training stopped: action_mask of {env_name(self.config)} allowed no action (of some head) in "
+            f"training stopped: action_mask of {where} allowed no action (of some head) in "
             f"{steps:.0f} steps of the iteration that ended at step {self.failed_at:,}; an unfinished episode needs one"
             f"{self._saved_note()}"
         )

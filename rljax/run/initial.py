@@ -31,12 +31,14 @@ IN_SEARCHES = "make_agent=lambda config: rljax.begin_from(config, RUN), in Pytho
 TEMPERATURE = "log_alpha"
 """Name of soft actor-critic's temperature, which is no part of the policy."""
 
-NOT_OF_POLICY = re.compile(rf"(^|/)(critic|value_|{TEMPERATURE})|^value/")
-"""Names of parameters that may begin anew: the other run may have had none, or those of another algorithm. (Attention has layers
-`value`, too, which are the policy's.)"""
+ATTENTION = re.compile("(?i)(attention|pooling)[^/]*/value/")
+"""Names of parameters that are no value's, though they are called so."""
 
-VALUE_HEADS = re.compile("(^|/)value_head/")
-"""Names of the parameters of value heads."""
+NOT_OF_POLICY = re.compile(rf"(^|/)(critic|value|{TEMPERATURE})")
+"""Names of parameters that may begin anew: the other run may have had none, or those of another algorithm."""
+
+VALUE_HEADS = re.compile("(^|/)value(_head)?/")
+"""Names of the parameters of value heads, also in networks of one's own."""
 
 UNSEEN = ("strides", "dilations", "heads")
 """Keys of a `network` table that shapes of parameters do not tell, beside `activation`."""
@@ -137,10 +139,10 @@ def _taken(
     saved, found, anew = named_arrays(there), [], []
     for name, x in zip(named_arrays(here), jax.tree.leaves(here), strict=True):
         leaf = _of_learners(saved.get(name), x, learners)
-        if other_heads and VALUE_HEADS.search(name):
+        if other_heads and _is_named(VALUE_HEADS, name):
             leaf = None
         if leaf is None:
-            if not NOT_OF_POLICY.search(name):
+            if not _is_named(NOT_OF_POLICY, name):
                 was = describe(saved[name]) if name in saved else "missing"
                 raise ConfigError(
                     f"the network of this configuration cannot take the weights of {path}: {name} is {was} there and "
@@ -148,13 +150,17 @@ def _taken(
                 )
             anew.append(name)
         found.append(leaf)
-    unknown = [name for name in saved if name not in named_arrays(here) and not NOT_OF_POLICY.search(name)]
+    unknown = [name for name in saved if name not in named_arrays(here) and not _is_named(NOT_OF_POLICY, name)]
     if unknown:
         raise ConfigError(
             f"the network of this configuration cannot take the weights of {path}: {unknown[0]} is {describe(saved[unknown[0]])} "
             "there and missing here"
         )
     return found, anew
+
+
+def _is_named(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None and ATTENTION.search(name) is None
 
 
 def _check_same_functions(there: Config, here: Config, path: Any) -> None:

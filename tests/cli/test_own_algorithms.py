@@ -229,6 +229,13 @@ def test_a_flag_of_its_own_is_no_misspelt_option(module: str) -> None:
         _check_misspelt(["keep-prob"], ["keep"], source)
 
 
+def test_a_flag_of_its_own_may_be_true_or_false_whatever_fields_of_that_name_are_elsewhere(module: str) -> None:
+    with pytest.raises(ConfigError, match="--pool-size needs a value"):
+        parse(["train", "league", "--pool-size"], Command, DESCRIPTION, EXAMPLES)
+    _, fields = parse(["train", f"{module}:QuietConfig", "--pool-size"], Command, DESCRIPTION, EXAMPLES)
+    assert fields == {"pool_size": True}
+
+
 @pytest.mark.parametrize("file", ["config.toml", "phases.toml"])
 def test_a_flag_of_its_own_is_no_misspelt_option_where_a_run_goes_on(module: str, file: str) -> None:
     table = f'algorithm = "{module}:QuietConfig"\n'

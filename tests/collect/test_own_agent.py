@@ -43,6 +43,10 @@ def whole(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = Fals
     return jnp.zeros(len(obs), jnp.int8), carry
 
 
+def of_four(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> Any:
+    return obs.reshape(4, 4)[:, 0].astype(jnp.int32), carry
+
+
 ACTS = [
     (no_mask, "no_mask(state: 'Any', obs: 'Any', carry: 'Any', key: 'Any', deterministic: 'bool' = False) -> 'Any' takes other "
      "arguments (too many positional arguments): expected a function (state, obs, carry, key, deterministic=False, mask=None)"),
@@ -50,6 +54,7 @@ ACTS = [
     (real, "returned float32[3] as its action, expected int32[3] for 3 observations"),
     (single, "returned int32[] as its action, expected int32[3] for 3 observations"),
     (named, "returned a dictionary with the keys ['action'] as its action, expected int32[3] for 3 observations"),
+    (of_four, "failed for 3 observations (TypeError: "),
     (None, "is None, expected a function (state, obs, carry, key, deterministic=False, mask=None) -> (action, carry)"),
 ]  # fmt: skip
 

@@ -410,7 +410,7 @@ def test_a_reward_may_be_a_whole_number(changes: dict[str, Any], number: Any) ->
         jax.jit(rljax.make_train(rljax.PPOConfig(env=env, network={"hidden": [4]}, **config)))(jax.random.key(0)).metrics
         for env in (whole, floats)
     )
-    assert float(found["episode/return"][-1]) == -5.0 if "time_limit" not in changes else -4.0
+    assert float(found["episode/return"][-1]) == (-4.0 if "time_limit" in changes else -5.0)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 

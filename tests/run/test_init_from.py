@@ -17,7 +17,7 @@ import pytest
 import rljax
 from rljax.algos.common.teacher import faded
 from rljax.collect.normalizers import init_statistics
-from rljax.run.initial import _check_same_functions, _statistics
+from rljax.run.initial import VALUE_HEADS, _check_same_functions, _is_named, _statistics
 from rljax.run.search.plan import plan_sweep
 from rljax.run.start import start_forked
 from rljax.run.view.show import show
@@ -170,6 +170,20 @@ def test_value_heads_of_other_names_begin_anew_though_they_fit(changes: dict[str
     fresh = jax.jit(rljax.make_agent(agent.config).init)(jax.random.key(0)).params["params"]["network"]
     assert_same_state(begun["value_head"], fresh["value_head"])
     assert_same_state(begun["critic_0"], one.params["params"]["network"]["critic_0"])
+
+
+@pytest.mark.parametrize(
+    ("name", "of_value"),
+    [
+        ("params/network/value/kernel", True),  # of a network of one's own
+        ("params/network/both_heads/value_head/bias", True),
+        ("params/network/both_heads/value_0/bias", False),
+        ("params/network/encoder/pooling/value/kernel", False),
+        ("params/network/MultiHeadDotProductAttention_0/value/kernel", False),
+    ],
+)
+def test_value_heads_are_known_by_their_names(name: str, of_value: bool) -> None:
+    assert _is_named(VALUE_HEADS, name) == of_value
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from rljax.collect.environments import evaluation_opponent, make_evaluation_env
 from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
-from rljax.core.config_files import config_table, load_config, preset_names
+from rljax.core.config_files import comparable_table, load_config, preset_names
 from rljax.core.places import LOCK_FILE
 from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read
@@ -117,6 +117,6 @@ def preset_of(config: Config) -> str | None:
     """Return the preset with which a configuration agrees but for `NOT_THE_SAME`, or None."""
 
     def table(config: Config) -> dict[str, Any]:
-        return {name: value for name, value in config_table(config).items() if name not in NOT_THE_SAME}
+        return {name: value for name, value in comparable_table(config).items() if name not in NOT_THE_SAME}
 
     return next((name for name in preset_names() if table(load_config(name)) == table(config)), None)

@@ -23,14 +23,14 @@ from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.games.chance import deals, draws_in_step, is_random, script_draws
 from rljax.core.games.game import Game
 from rljax.core.games.versus import Player, random_player
-from rljax.envs.microrts.java.engine import BOTS, check_java, parse_bot
+from rljax.envs.microrts.java.engine import BOTS, check_java, parse_bot, start_java
 from rljax.envs.microrts.java.players import JAVA
 from rljax.league.league import League
 from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
-from rljax.run.microrts.games import check_openings
+from rljax.run.microrts.games import check_openings, check_plays_with_fog
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.players import (
     UNTRAINED,
@@ -241,6 +241,10 @@ def tournament(
         opening_moves = 0 if varied else game.opening_moves
     if java_bots:
         check_openings(opening_moves, int(params.max_cycles))
+        of_java: Any = microrts_of(game)
+        if of_java.fog:  # before any game is played
+            for i in java_bots:
+                check_plays_with_fog(start_java(progress), of_java.map_name, str(entries[i].java))
     programs: dict[tuple[Any, ...], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))
     rankings: Counter[Ranking] = Counter()

@@ -231,7 +231,10 @@ def test_episodes_and_steps_without_a_legal_action_are_those_of_all_shares() -> 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"stuck_at": 9}, "action_mask of Counting allowed no action .* in 4 steps of the iteration that ended at step 48;"),
+        (
+            {"stuck_at": 9},
+            "an environment of the teachers allowed no action .* in 4 steps of the iteration that ended at step 48;",
+        ),
         ({"nan_at": 9}, r"train/reward became nan in the iteration that ended at step 48 \(rewards or observations"),
     ],
     ids=["no legal action", "NaN reward"],

@@ -286,6 +286,7 @@ def test_java_bots_see_in_fog_what_java_shows_them(java_engine: java.Java, monke
         return plan
 
     monkeypatch.setattr("rljax.run.microrts.games.opened_game", opening)
+    monkeypatch.setattr("rljax.run.microrts.games.check_plays_with_fog", lambda *_: None)  # which also asks a bot
     monkeypatch.setattr(java.JavaBot, "play", noting)
     rules: Any = MicroRTS("basesWorkers16x16", fog=True)
     params = rules.default_params.replace(max_cycles=120)
@@ -308,6 +309,16 @@ def test_a_bot_that_cannot_play_with_fog_is_refused(java_engine: java.Java) -> N
         play_java_games(java_engine, MAP, "coac", wait, 2, max_cycles=5, fog=True)
     assert "\n" not in str(error.value)
     assert play_java_games(java_engine, MAP, "coac", wait, 2, max_cycles=5).length.tolist() == [5, 5]
+
+
+def test_a_tournament_refuses_it_before_any_game(java_engine: java.Java) -> None:
+    game: Any = MicroRTS(MAP, fog=True)
+    lines: list[str] = []
+    entries = [Entry(name, name, lambda _: random_player, None, java=name) for name in ("passive", "coac")]
+    entries = [Entry("random", "random", lambda _: random_player, None, draws=True), *entries]
+    with pytest.raises(ConfigError, match=r"Java bot coac: .*: it cannot play with fog, expected another bot$"):
+        tournament(game, game.default_params, entries, key=jax.random.key(0), num_games=2, progress=lines.append)
+    assert lines == []
 
 
 @pytest.mark.slow
