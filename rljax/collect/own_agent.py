@@ -20,7 +20,7 @@ EXAMPLES = 3
 
 
 def check_own_act(agent: Agent, state: Any = None) -> None:
-    """Check what an `act` of one's own takes and returns; do nothing for an algorithm of rljax's.
+    """Check what an `act` of one's own takes and, outside games, returns; do nothing for an algorithm of rljax's.
 
     Args:
         agent: any agent.
@@ -34,6 +34,8 @@ def check_own_act(agent: Agent, state: Any = None) -> None:
     if getattr(type(agent.config) if as_made else agent.act, "__module__", "").startswith("rljax."):
         return
     check_act_arguments(agent.act)
+    if agent.config.of_games:
+        return  # there it may act for a whole team at once
     env, env_params = make_evaluation_env(agent.config)
     space = as_space(env.action_space(env_params))
 

@@ -211,7 +211,7 @@ def step_with(**changes: Any) -> Any:
         ({"step_env": step_with(obs=lambda obs: obs.astype(jnp.int32))}, ["observation", "int32[1]", "float32[1]"]),
         ({"step_env": step_with(obs=lambda obs: {"a": obs})}, ["observation", "structure"]),
         ({"observation_space": lambda *_: Box(-1.0, 1.0, (3,))}, ["observation", "observation_space", "(3,)"]),
-        ({"step_env": step_with(reward=lambda _: jnp.int32(1))}, ["reward", "int32[]", "float32[]"]),
+        ({"step_env": step_with(reward=lambda _: jnp.bool_(True))}, ["reward", "bool[]", "float32[]"]),
         ({"step_env": step_with(reward=lambda _: jnp.ones(1))}, ["reward", "float32[1]"]),
         ({"step_env": step_with(terminated=lambda done: done.astype(jnp.float32))}, ["terminated", "float32[]", "bool[]"]),
         ({"step_env": step_with(terminated=lambda done: done[None])}, ["terminated", "bool[1]"]),
