@@ -241,10 +241,10 @@ def tournament(
         opening_moves = 0 if varied else game.opening_moves
     if java_bots:
         check_openings(opening_moves, int(params.max_cycles))
-        of_java: Any = microrts_of(game)
-        if of_java.fog:  # before any game is played
+        in_java = microrts_of(game)
+        if in_java is not None and in_java.fog:  # before any game is played
             for i in java_bots:
-                check_plays_with_fog(start_java(progress), of_java.map_name, str(entries[i].java))
+                check_plays_with_fog(start_java(progress), in_java.map_name, str(entries[i].java))
     programs: dict[tuple[Any, ...], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))
     rankings: Counter[Ranking] = Counter()
