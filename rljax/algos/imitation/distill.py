@@ -279,7 +279,11 @@ def distill_collect(parts: DistillParts, state: DistillState) -> tuple[DistillSt
     env_state, obs, carry, teacher_carry, lessons = zip(*shares, strict=True)
     # Memories `[N, ...]` have their environments on the first axis, everything else on the second.
     carries = jax.tree.map(lambda *x: jnp.concatenate(x), *[share.taught.carry for share in lessons])
-    without = [share._replace(taught=share.taught._replace(carry=None), episodes=None) for share in lessons]
+    masks = _joined_masks([share.taught.mask for share in lessons])
+    without = [
+        share._replace(taught=share.taught._replace(carry=None, mask=mask), episodes=None)
+        for share, mask in zip(lessons, masks, strict=True)
+    ]
     joined: Lessons = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *without)
     episodes = _joined_sums([share.episodes for share in lessons])
     joined = joined._replace(taught=joined.taught._replace(carry=carries), episodes=episodes)
@@ -287,17 +291,19 @@ def distill_collect(parts: DistillParts, state: DistillState) -> tuple[DistillSt
     return state, joined
 
 
+def _joined_masks(shares: list[jax.Array | None]) -> list[jax.Array | None]:
+    """Where the environments of some teachers have masks, all actions of the others are legal."""
+    masks = [mask for mask in shares if mask is not None]
+    return [jnp.ones_like(masks[0]) if mask is None else mask for mask in shares] if masks else shares
+
+
 def _joined_sums(shares: list[EpisodeSums]) -> EpisodeSums:
     """Add up the sums of all shares. Teachers' environments may differ: only metrics that all of them report are kept, since
     their means are over the episodes of all shares."""
     names = tuple(name for name in shares[0].names if all(name in share.names for share in shares))
-
-    def common(share: EpisodeSums) -> EpisodeSums:
-        columns = [0, 1, 2, *(3 + share.names.index(name) for name in names)]
-        return EpisodeSums(share.totals[np.array(columns)], names, share.without_action)
-
-    joined: EpisodeSums = jax.tree.map(lambda *x: sum(x), *map(common, shares))
-    return joined
+    totals = [share.totals[np.array([0, 1, 2, *(3 + share.names.index(name) for name in names)])] for share in shares]
+    without = [share.without_action for share in shares if share.without_action is not None]
+    return EpisodeSums(sum(totals[1:], totals[0]), names, sum(without[1:], without[0]) if without else None)
 
 
 def _collect_share(parts: DistillParts, state: DistillState, number: int, key: jax.Array) -> tuple[Any, Any, Any, Any, Lessons]:

@@ -204,6 +204,29 @@ class Counting(Environment):
         return jnp.full(1, time, jnp.float32), EnvState(time), reward, jnp.asarray(False), info
 
 
+class Unmasked(Counting):
+    """All actions are legal, and it does not say so."""
+
+    action_mask = Environment.action_mask
+
+
+def test_where_some_teachers_environments_have_masks_all_actions_of_the_others_are_legal() -> None:
+    shared: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1, "network": {"hidden": [4]}}
+    student = imitation_parts(rljax.DistillConfig(env=Counting(), **shared))
+    masked = rljax.PPOConfig(env=Counting(), env_params={"stuck_at": 2}, **shared)
+
+    def collect(key: jax.Array) -> Any:
+        teaching = [teacher_parts(student, one, "it") for one in (rljax.PPOConfig(env=Unmasked(), **shared), masked)]
+        teachers = tuple(TeacherOfShare(parts, Teacher(initial_params(parts, key), None)) for parts in teaching)
+        parts = DistillParts(student, teachers)
+        return distill_collect(parts, distill_init(parts, key))[1]
+
+    lessons = jax.jit(collect)(jax.random.key(0))
+    np.testing.assert_array_equal(lessons.taught.mask[:, 0], np.ones((4, 2), bool))
+    np.testing.assert_array_equal(lessons.taught.mask[:, 1], np.array([[1, 1], [1, 1], [0, 0], [1, 1]], bool))
+    assert float(episode_means(lessons.episodes)["train/no_legal_action"]) == 1.0
+
+
 @pytest.mark.slow
 def test_episodes_and_steps_without_a_legal_action_are_those_of_all_shares() -> None:
     shared: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "num_minibatches": 1, "network": {"hidden": [4]}}
