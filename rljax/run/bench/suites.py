@@ -34,6 +34,7 @@ from rljax.run.bench.league import print_league
 from rljax.run.bench.load import noted_load
 from rljax.run.bench.microrts import print_microrts
 from rljax.run.bench.processes import print_processes
+from rljax.run.bench.products import products_alone
 from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
 from rljax.run.bench.timing import Program, hardware, time_interleaved, use_compilation_cache
@@ -42,7 +43,8 @@ from rljax.run.progress import Silent
 
 
 def bench_ppo(repeats: int) -> None:
-    """PPO: start-up, compile and run time of `cartpole_ppo_cleanrl` beside rejax's PPO, and time to solve `cartpole_ppo`."""
+    """PPO: start-up, compile and run time of `cartpole_ppo_cleanrl` beside rejax's PPO and beside its matrix products alone, and
+    time to solve `cartpole_ppo`."""
     # A program read from the cache would seem to need no time to compile.
     use_compilation_cache(False)
     print(hardware())
@@ -60,7 +62,8 @@ def bench_fit(repeats: int) -> None:
 
 
 def bench_dqn(repeats: int) -> None:
-    """DQN: `cartpole_dqn_rejax` beside rejax's DQN with the same work, and the cost of a seed among 32 vmapped ones."""
+    """DQN: `cartpole_dqn_rejax` beside rejax's DQN with the same work and beside its matrix products alone, and what a seed costs
+    among 32 vmapped ones."""
     use_compilation_cache(False)
     print(hardware())
     config = load_config("cartpole_dqn_rejax", eval_every=None)
@@ -70,7 +73,8 @@ def bench_dqn(repeats: int) -> None:
 
 
 def bench_recurrent(repeats: int) -> None:
-    """PPO with a GRU and an LSTM beside a feed-forward one of that size, and beside a usual implementation of recurrent PPO.
+    """PPO with a GRU and an LSTM beside a feed-forward one of that size, beside a usual implementation of recurrent PPO, and
+    beside their matrix products alone.
 
     That implementation is only in the repository.
     """
@@ -247,6 +251,7 @@ def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeat
     programs: dict[str, Program] = {"rljax": make_train(config)}
     if peer is not None:
         programs["rejax"] = peer
+    programs["products alone"] = products_alone(programs["rljax"])
     timings = time_interleaved(programs, repeats)
     print(f"\n{name}, {work}, one seed, evaluation off;")
     print(f"median [min, max] of {repeats} interleaved runs\n")
@@ -272,6 +277,7 @@ def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program
         programs[f"rljax, {cell}"] = make_train(recurrent)
         if make_peer is not None:
             programs[f"peer, {cell}"] = make_peer(recurrent)
+        programs[f"products alone, {cell}"] = products_alone(programs[f"rljax, {cell}"])
     timings = time_interleaved(programs, repeats, compiles=min(repeats, 3))
     peer = "none, it is in the repository only" if make_peer is None else "recurrent PPO in the manner of PureJaxRL"
     print(
@@ -282,13 +288,17 @@ def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program
     print("| program | parameters | trace + compile, s | run, s | steps/s |" + (" speed against the peer |" if make_peer else ""))
     print("| --- | --- | --- | --- | --- |" + (" --- |" if make_peer else ""))
     for name, (compiling, runs) in timings.items():
-        shapes = jax.eval_shape(partial(ppo_init, ppo_parts(configs[name])), jax.random.key(0)).params
-        base = timings.get(name.replace("rljax", "peer"))
+        base = timings.get(f"peer{name[name.index(',') :]}")
         ratio = (f" {median(base.runs) / median(runs):.2f} |" if base else "  |") if make_peer else ""
         print(
-            f"| {name} | {sum(x.size for x in jax.tree.leaves(shapes)):,} | {compiling:.1f} | {median(runs):.2f} "
+            f"| {name} | {_num_params(configs[name]) if name in configs else ''} | {compiling:.1f} | {median(runs):.2f} "
             f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} |{ratio}"
         )
+
+
+def _num_params(config: PPOConfig) -> str:
+    shapes = jax.eval_shape(partial(ppo_init, ppo_parts(config)), jax.random.key(0)).params
+    return f"{sum(x.size for x in jax.tree.leaves(shapes)):,}"
 
 
 def _print_seeds(config: Any, seeds: int, repeats: int) -> None:

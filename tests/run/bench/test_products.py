@@ -1,0 +1,62 @@
+"""The matrix products of a program alone: how often it computes each, and that none is left out when they run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+
+import rljax
+from rljax.run.bench.products import Product, products_alone, products_of
+from rljax.run.compile.costs import kernels_of
+from rljax.run.compile.hlo import Program
+
+MATRIX = (((1,), (0,)), ((), ()))
+
+
+def product(rows: int, inner: int, columns: int) -> Product:
+    left, right = jax.ShapeDtypeStruct((rows, inner), jnp.float32), jax.ShapeDtypeStruct((inner, columns), jnp.float32)
+    return Product(left, right, MATRIX)
+
+
+def test_products_count_once_for_each_trip_of_the_loops_around_them_and_of_the_larger_branch() -> None:
+    def program(key: jax.Array) -> jax.Array:
+        a, b = jnp.ones((2, 3)), jnp.ones((3, 3))
+
+        def inner(a: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jax.lax.cond(a[0, 0] > 0, lambda a: a @ b @ b, lambda a: a @ b, a), None
+
+        def outer(a: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return jax.lax.scan(inner, a, length=5)[0], None
+
+        return jax.jit(lambda a: a @ jnp.ones((3, 4)))(jax.lax.scan(outer, a, length=7)[0])
+
+    assert products_of(jax.make_jaxpr(program)(jax.random.key(0)).jaxpr) == Counter({product(2, 3, 3): 70, product(2, 3, 4): 1})
+
+
+def test_all_products_of_a_run_are_computed() -> None:
+    """XLA leaves out what nothing depends on, and computes once what does not change: the compiled loops have each product."""
+    train = rljax.make_train(
+        rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8, network={"hidden": [8]})
+    )
+    key = jax.random.key(0)
+    counts = products_of(jax.make_jaxpr(train)(key).jaxpr)
+    found = products_of(jax.make_jaxpr(products_alone(train))(key).jaxpr)
+    assert found == counts
+    # In two iterations: actor and critic in 8 steps, and the critic after them.
+    assert counts[product(4, 4, 8)] == 2 * (2 * 8 + 1)
+    compiled = Program(jax.jit(products_alone(train)).lower(key).compile().as_text())
+    computed = sum(kernel.times * flops for kernel in kernels_of(compiled) for _, flops in kernel.products)
+    # XLA computes products that sum over one number by multiplications.
+    assert computed == sum(times * flops_of(each) for each, times in counts.items() if summed(each) > 1) > 0
+
+
+def summed(product: Product) -> int:
+    (axes, _), _ = product.axes
+    return math.prod(product.left.shape[axis] for axis in axes)
+
+
+def flops_of(product: Product) -> int:
+    return 2 * product.left.size * product.right.size // summed(product)
