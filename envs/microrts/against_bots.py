@@ -12,7 +12,7 @@ from rljax.core.games.versus import Versus, VersusState, drawn_carry, drawn_once
 from rljax.envs.microrts.game import MicroRTS, RTSParams
 from rljax.envs.microrts.rules import engine
 from rljax.envs.microrts.scripted.bots import find_bots
-from rljax.envs.microrts.scripted.players import actions_of, scripted_player
+from rljax.envs.microrts.scripted.players import actions_of, scripted_player, seen_by
 
 
 class MicroRTSBots(Versus):
@@ -56,7 +56,8 @@ class MicroRTSBots(Versus):
         which, memories = drawn_once(draw_key, state.carry, len(self.opponents), 2)
         seat = 1 - state.team
         memory = jax.tree.map(lambda x: x[seat], memories)
-        orders, memory = self._bots(which[0] - 1, key, state.game, seat, self.env.walls, memory)
+        seen = seen_by(self.env, state.game, seat, self.opponents)
+        orders, memory = self._bots(which[0] - 1, key, seen, seat, self.env.walls, memory)
         if memories is not None:
             memories = jax.tree.map(lambda x, new: x.at[seat].set(new), memories, memory)
         return actions_of(self.env, state.game, orders), drawn_carry(which, memories)

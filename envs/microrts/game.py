@@ -107,8 +107,7 @@ class MicroRTS(Game):
             path of a map in microRTS's format, a file `.xml`.
         actions: "cells", "gridnet" or "units".
         observation: "planes", "paper" or "entities".
-        fog: whether players see only cells within the sight of their units. In training, scripted players see all cells, and
-            so do bots of the Java engine; in tournaments, these see only what their units see.
+        fog: whether players see only cells within the sight of their units; so do scripted players and bots of the Java engine.
         max_entities: number of entities E of "entities".
         wait_cycles: number of cycles for which a unit that is given no order waits. Most orders take a multiple of 5 cycles, so
             with 5 most units are ready at the same time, and a game has far fewer steps than with 1.

@@ -172,6 +172,19 @@ class Java:
         """Return a new bot: a name in `BOTS`, for one that searches with its time in a cycle if wanted, as in `parse_bot`."""
         return JavaBot(self, name, self.jpype.JClass(BOTS[parse_bot(name)[0]])(self.types))
 
+    def check_plays_with_fog(self, map_name: str, bot: str) -> None:
+        """Check that a bot which sees only cells within the sight of its units can begin a game.
+
+        Raises:
+            ConfigError: it ends with an exception.
+        """
+        game = self.game(map_name)
+        for player in range(2):
+            try:
+                self.bot(bot).as_new(0).play(game.seen_by(player), player)
+            except BotError as error:
+                raise ConfigError(f"env_params.fog = true: {error}: it cannot play with fog, expected another bot") from None
+
     def draw_from(self, numbers: Any) -> None:
         """Let the engine draw from a `Random`."""
         self._generator.set(None, numbers)

@@ -60,8 +60,7 @@ def java_bot(name: str) -> Callable[..., Orders] | RememberingBot:
     It is asked as if its game had begun in the state, CoacAI with its memory of the game, and the seed of its random numbers
     follows from the map, so its orders depend on map, state and memory alone. Runs against it can be repeated and resumed bit for
     bit, except those against CoacAI (see `OPPONENTS`).
-    It sees the whole state, with fog, too. A compiled program calls Java in this process, on the host, for all states that are
-    stacked by `vmap` at once.
+    A compiled program calls Java in this process, on the host, for all states that are stacked by `vmap` at once.
 
     Args:
         name: name in `OPPONENTS`.

@@ -123,11 +123,13 @@ def rush(_key: jax.Array, state: RTSState, player: jax.Array | int, walls: np.nd
     busy = (building != EMPTY) | saves
     gathers = units.there & (units.kind == WORKER) & ~busy
     gathers &= (fighter != WORKER) | (cell == _oldest(state, own & (state.unit == WORKER)))
-    fights = units.there & ~busy & ~gathers
+    enemies = state.owner == 1 - player
+    # In fog there may be none in sight.
+    fights = units.there & ~busy & ~gathers & jnp.any(enemies)
     # Without a base a worker still fetches the next resource; without resources it does nothing.
     gathers &= jnp.any(resources) & (jnp.any(bases) | (units.carried == 0))
     loaded = gathers & (units.carried > 0)
-    goal_of = [_nearest(cells, state.born, units) for cells in (state.owner == 1 - player, bases, resources)]
+    goal_of = [_nearest(cells, state.born, units) for cells in (enemies, bases, resources)]
     goal = jnp.select([fights, loaded], goal_of[:2], goal_of[2])
     width = state.unit.shape[1]
     down, right = goal // width - units.row, goal % width - units.column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,9 @@ import numpy as np
 
 from rljax.core.games.game import RememberingScript, ScriptedPlayer
 from rljax.envs.microrts.actions import NUM_ORDERS, ORDERS
-from rljax.envs.microrts.java.players import RememberingBot
+from rljax.envs.microrts.java.engine import start_java
+from rljax.envs.microrts.java.players import JAVA, RememberingBot, is_java
+from rljax.envs.microrts.observation import hide, visible_cells
 from rljax.envs.microrts.rules.engine import is_idle, merge_orders
 from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.envs.microrts.rules.units import ATTACK, HARVEST, HEADS, MOVE, NONE, NUM_TYPES, PRODUCE, RETURN
@@ -52,6 +55,20 @@ def actions_of(game: Any, state: RTSState, orders: Orders) -> Any:
     return jnp.stack([own[0], turn_actions(own[1], game.actions)])
 
 
+def seen_by(game: Any, state: RTSState, player: jax.Array | int, names: Sequence[str]) -> RTSState:
+    """Return what scripted players of these names see of a state: with fog, what is within the sight of a player's units.
+
+    Raises:
+        ConfigError: a bot of the Java engine among them cannot play with fog.
+        RljaxError: there are bots of the Java engine, and Java is not installed.
+    """
+    if not game.fog:
+        return state
+    for name in filter(is_java, names):
+        start_java().check_plays_with_fog(game.map_name, name.removeprefix(JAVA))
+    return hide(state, visible_cells(state, player))
+
+
 def scripted_player(game: Any, name: str) -> ScriptedPlayer:
     """Return a scripted player of the game; it acts for both seats.
 
@@ -66,8 +83,8 @@ def scripted_player(game: Any, name: str) -> ScriptedPlayer:
     def act(key: jax.Array, state: RTSState, carry: Any) -> tuple[Any, Any]:
         keys, of_players = jax.random.split(key), []
         for player in range(2):
-            memory = None if carry is None else carry[player]
-            of_players.append(order(bot, keys[player], state, player, game.walls, memory))
+            memory, seen = None if carry is None else carry[player], seen_by(game, state, player, (name,))
+            of_players.append(order(bot, keys[player], seen, player, game.walls, memory))
         orders, after = zip(*of_players, strict=True)
         return actions_of(game, state, merge_orders(state, *orders)), jax.tree.map(lambda *x: jnp.stack(x), *after)
 

@@ -83,7 +83,7 @@ def play_java_games(
     """
     check_openings(opening_cycles, max_cycles)
     if fog:
-        check_plays_with_fog(java, map_name, bot)
+        java.check_plays_with_fog(map_name, bot)
     wait_after = None if waits is None else wait_function(waits)
     games = [opened_game(java, map_name, opening_cycles, [seed, index // 2]) for index in range(num_games)]
     bots = [java.bot(bot).as_new(int(x)) for x in np.random.default_rng(seed).integers(2**31, size=num_games)]
@@ -125,20 +125,6 @@ def play_java_games(
         warnings.warn(f"{why}: it loses {len(lost)} of {num_games} games by an exception", RljaxWarning, stacklevel=2)
     length = np.array([position.time for position in positions], np.int32)
     return JavaGames(seat, winner, length, np.array(new))
-
-
-def check_plays_with_fog(java: Java, map_name: str, bot: str) -> None:
-    """Check that a bot which sees only cells within the sight of its units can begin a game.
-
-    Raises:
-        ConfigError: it ends with an exception.
-    """
-    game = java.game(map_name)
-    for player in range(2):
-        try:
-            java.bot(bot).as_new(0).play(game.seen_by(player), player)
-        except BotError as error:
-            raise ConfigError(f"env_params.fog = true: {error}: it cannot play with fog, expected another bot") from None
 
 
 def check_openings(opening_cycles: int, max_cycles: int) -> None:

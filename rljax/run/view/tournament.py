@@ -30,7 +30,7 @@ from rljax.league.ratings import Ratings, elo, plackett_luce
 from rljax.league.rules import ROLES
 from rljax.run.files.folder import Run
 from rljax.run.files.outputs import atomic_file, output_path
-from rljax.run.microrts.games import check_openings, check_plays_with_fog
+from rljax.run.microrts.games import check_openings
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.players import (
     UNTRAINED,
@@ -244,7 +244,7 @@ def tournament(
         in_java = microrts_of(game)
         if in_java is not None and in_java.fog:  # before any game is played
             for i in java_bots:
-                check_plays_with_fog(start_java(progress), in_java.map_name, str(entries[i].java))
+                start_java(progress).check_plays_with_fog(in_java.map_name, str(entries[i].java))
     programs: dict[tuple[Any, ...], Any] = {}
     wins, draws, games, all_games = np.zeros((4, count, count))
     rankings: Counter[Ranking] = Counter()

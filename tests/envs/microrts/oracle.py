@@ -131,8 +131,10 @@ def record(java: Any, map_name: str, count: int, seed: int, bots: bool) -> Trans
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
-def record_bot(java: Any, map_name: str, bot: str, opponents: tuple[str, ...]) -> tuple[RTSState, np.ndarray, Orders]:
-    """Let a bot play a game from each seat against each of its opponents.
+def record_bot(
+    java: Any, map_name: str, bot: str, opponents: tuple[str, ...], fog: bool = False
+) -> tuple[RTSState, np.ndarray, Orders]:
+    """Let a bot play a game from each seat against each of its opponents; with `fog` it sees what its units see.
 
     Returns:
         Positions in which it has an idle unit, leaves `[N, ...]`; its seat in each, i32 `[N]`; and its orders.
@@ -142,7 +144,8 @@ def record_bot(java: Any, map_name: str, bot: str, opponents: tuple[str, ...]) -
         for seat in range(2):
             game, players = java.game(map_name), [java.bot(bot), java.bot(opponent)][:: 1 - 2 * seat]
             for _ in range(700):
-                state, plans = state_of(game), [players[player].play(game, player) for player in range(2)]
+                views = [game.seen_by(player) if fog and player == seat else game for player in range(2)]
+                state, plans = state_of(game), [players[player].play(views[player], player) for player in range(2)]
                 if np.any((state.owner == seat) & (state.remaining == 0)):
                     found.append((state, np.int32(seat), _orders_of(java, game, [plans[seat]])))
                 for plan in plans:

@@ -286,7 +286,7 @@ def test_java_bots_see_in_fog_what_java_shows_them(java_engine: java.Java, monke
         return plan
 
     monkeypatch.setattr("rljax.run.microrts.games.opened_game", opening)
-    monkeypatch.setattr("rljax.run.microrts.games.check_plays_with_fog", lambda *_: None)  # which also asks a bot
+    monkeypatch.setattr(java.Java, "check_plays_with_fog", lambda *_: None)  # which also asks a bot
     monkeypatch.setattr(java.JavaBot, "play", noting)
     rules: Any = MicroRTS("basesWorkers16x16", fog=True)
     params = rules.default_params.replace(max_cycles=120)
@@ -309,6 +309,14 @@ def test_a_bot_that_cannot_play_with_fog_is_refused(java_engine: java.Java) -> N
         play_java_games(java_engine, MAP, "coac", wait, 2, max_cycles=5, fog=True)
     assert "\n" not in str(error.value)
     assert play_java_games(java_engine, MAP, "coac", wait, 2, max_cycles=5).length.tolist() == [5, 5]
+
+
+def test_as_an_opponent_in_training_it_is_refused_too(java_engine: java.Java) -> None:
+    config = rljax.PPOConfig(env="MicroRTSBots-v0", env_params={"opponents": ["passive", "java:coac"], "fog": True})
+    with pytest.raises(
+        ConfigError, match=r"^env_params\.fog = true: Java bot coac: .*: it cannot play with fog, expected another"
+    ):
+        jax.eval_shape(rljax.make_agent(config).step, jax.eval_shape(rljax.make_agent(config).init, jax.random.key(0)))
 
 
 def test_a_tournament_refuses_it_before_any_game(java_engine: java.Java) -> None:

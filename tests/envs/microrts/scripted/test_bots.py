@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.core.errors import ConfigError
+from rljax.envs.microrts.against_bots import MicroRTSBots
 from rljax.envs.microrts.game import MicroRTS
 from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules import engine
@@ -23,6 +24,7 @@ from rljax.envs.microrts.rules.units import (
     DIRECTIONS,
     HARVEST,
     HEAVY,
+    LIGHT,
     MOVE,
     NONE,
     PRODUCE,
@@ -32,7 +34,7 @@ from rljax.envs.microrts.rules.units import (
 )
 from rljax.envs.microrts.scripted.bots import BOTS, PAUSE, find_bot
 from rljax.envs.microrts.scripted.paths import FAR, distance_map, first_steps
-from rljax.envs.microrts.scripted.players import actions_of, scripted_player
+from rljax.envs.microrts.scripted.players import actions_of, scripted_player, seen_by
 from tests.envs.microrts.oracle import GOLDEN, Transitions, load, record_bot
 from tests.envs.microrts.rules.test_engine import position
 from tests.envs.play import QUICK
@@ -124,7 +126,21 @@ def test_units_that_cannot_act_take_no_orders_from_others() -> None:
 @pytest.mark.parametrize("name", [pytest.param("workerrush", marks=pytest.mark.long), "lightrush", "heavyrush", "rangedrush"])
 def test_rushes_give_the_orders_of_the_java_bots(java_engine: Any, name: str) -> None:
     """Those that differ are of bots that remember: the place of a building, or where a base was."""
-    states, seat, wanted = record_bot(java_engine, MAP, name, ("coac", "lightrush", "workerrush", "heavyrush"))
+    assert_same_orders(*record_bot(java_engine, MAP, name, ("coac", "lightrush", "workerrush", "heavyrush")), name)
+
+
+@pytest.mark.slow
+def test_with_fog_a_rush_gives_the_orders_of_the_java_bot(java_engine: Any) -> None:
+    """Those that differ are of fighters that remember the enemy they went for."""
+    states, seat, wanted = record_bot(java_engine, MAP, "workerrush", ("coac", "workerrush", "rangedrush"), fog=True)
+    game: Any = MicroRTS(MAP, fog=True)
+    seen = jax.vmap(lambda state, player: seen_by(game, state, player, ()))(states, seat)
+    assert_same_orders(seen, seat, wanted, "workerrush")
+    with pytest.raises(AssertionError):  # without fog
+        assert_same_orders(states, seat, wanted, "workerrush")
+
+
+def assert_same_orders(states: RTSState, seat: np.ndarray, wanted: Orders, name: str) -> None:
     play = jax.jit(jax.vmap(lambda state, player: BOTS[name](jax.random.key(0), state, player, WALLS)), compiler_options=QUICK)
     orders = jax.tree.map(np.asarray, play(states, seat))
     idle = (states.owner == seat[:, None, None]) & (states.remaining == 0)
@@ -270,6 +286,32 @@ def test_orders_as_actions_of_the_game_give_the_same_orders(actions: str) -> Non
     for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
         np.testing.assert_array_equal(np.where(acts, a, 0), np.where(acts, b, 0))
     assert not np.asarray(got.action)[~acts].any()
+
+
+@pytest.mark.parametrize("against_bots", [False, True])
+def test_with_fog_a_scripted_player_acts_on_what_its_units_see(against_bots: bool) -> None:
+    """On a map of 8 x 8 the players do not see each other at the beginning, so a fighter has nowhere to go."""
+    key = jax.random.key(0)
+
+    def goes(fog: bool) -> list[bool]:
+        env: Any = MicroRTSBots(("passive", "lightrush"), MAP, fog=fog) if against_bots else MicroRTS(MAP, fog=fog)
+        params = env.default_params
+        begun = env.reset(key, params)[1]
+        game = begun.game if against_bots else begun
+        out_of_sight = game.replace(unit=game.unit.at[1, 1].set(LIGHT))  # in place of the worker of player 0
+        in_sight = out_of_sight.replace(unit=out_of_sight.unit.at[4, 2].set(WORKER), owner=out_of_sight.owner.at[4, 2].set(1))
+
+        def act(state: RTSState) -> jax.Array:
+            if not against_bots:
+                return env.scripted["lightrush"](key, state, params)[0]
+            # The agent is player 1, and its opponent was drawn before: the rush.
+            drawn = begun._replace(team=jnp.int32(1), game=state, carry=jnp.full(2, 2))
+            return env._opponent_action(key, drawn, params)[0][0]
+
+        return [bool(jax.jit(act)(state).reshape(8, 8)[1, 1] > 0) for state in (out_of_sight, in_sight)]
+
+    assert goes(fog=True) == [False, True]
+    assert goes(fog=False) == [True, True]
 
 
 def test_an_unknown_player_is_refused() -> None:
