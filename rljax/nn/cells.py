@@ -79,6 +79,8 @@ class CellActorCritic(nn.Module):
             return lambda x: layer(jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))))
 
         x = perceptron(x, [convolution(i) for i in range(len(self.channels))], self.activation)
+        # Means over the grid, and so sums of gradients over it, are in f32.
+        x = x.astype(jnp.float32)
         mean, most = jnp.mean(x, axis=(1, 2)), jnp.max(x, axis=(1, 2))
         summary = [mean, most] if privileged is None else [mean, most, ravel_observation(privileged)]
         whole = jnp.concatenate(summary, axis=-1)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from rljax.core.errors import ConfigError
 from rljax.nn.modules.attention import AttentionPooling, TransformerEncoder
 from rljax.nn.modules.images import Convolution, ImageEncoder, check_kernel, scaled_image
-from rljax.nn.modules.layers import ACTIVATIONS, MLP, together
+from rljax.nn.modules.layers import ACTIVATIONS, MLP, Dense, biased, together
 from rljax.nn.modules.transforms import symlog
 from rljax.nn.observations import ravel_observation
 from rljax.nn.spec import CONVOLUTIONS, NetworkSpec
@@ -147,11 +147,11 @@ class EntityEncoder(nn.Module):
             layers |= dict.fromkeys(("context", "rest"), ((rest.shape[-1], self.size), 1.0))
         inits = together(self, layers)
         activation = ACTIVATIONS[self.activation]
-        dense = partial(nn.Dense, self.size, dtype=self.dtype)
+        dense = partial(Dense, self.size, dtype=self.dtype)
         embedded = dense(kernel_init=inits["entity"], name="entity")(entities)
         if rest is not None:
-            context = dense(use_bias=False, kernel_init=inits["context"], name="context")(rest)
-            embedded = embedded + context[:, None]
+            context = nn.Dense(self.size, use_bias=False, dtype=self.dtype, kernel_init=inits["context"], name="context")(rest)
+            embedded = biased(embedded, context[:, None])
         sizes = (self.num_layers, self.num_heads, self.size, 2 * self.size)
         encoded = TransformerEncoder(*sizes, dtype=self.dtype, name="transformer")(activation(embedded), mask)
         x = AttentionPooling(self.num_heads, self.size, self.dtype, name="pooling")(encoded, mask)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rljax.nn.encoders import make_encoder
 from rljax.nn.modules.images import Convolution, check_kernel, scaled_image
 from rljax.nn.modules.initializers import orthogonal_kernels
-from rljax.nn.modules.layers import FiLM, as_it_is, layer_norm, perceptron
+from rljax.nn.modules.layers import Dense, FiLM, as_it_is, layer_norm, perceptron
 from rljax.nn.observations import one_batch_axis, ravel_observation, split_goal
 from rljax.nn.spec import CONVOLUTIONS, read_network
 
@@ -87,10 +87,10 @@ class FeedForward(nn.Module):
         if action is not None:
             x = jnp.concatenate([x, action], axis=-1)
         sizes = enumerate(self.hidden)
-        dense = (nn.Dense(size, dtype=self.dtype, kernel_init=init(count + i), name=f"dense_{i}") for i, size in sizes)
+        dense = (Dense(size, dtype=self.dtype, kernel_init=init(count + i), name=f"dense_{i}") for i, size in sizes)
         film = None if goal is None else lambda x: FiLM(self.hidden[0], self.dtype, name="film")(x, goal)
         x = perceptron(x, dense, self.activation, norm, film)
-        x = nn.Dense(shapes[-1][-1], kernel_init=init(-1), name="head")(x)
+        x = Dense(shapes[-1][-1], kernel_init=init(-1), name="head")(x)
         if self.dueling:
             value, advantage = x[..., :1], x[..., 1:]
             x = value + advantage - jnp.mean(advantage, axis=-1, keepdims=True)

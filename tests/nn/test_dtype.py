@@ -78,6 +78,10 @@ def test_only_products_before_the_last_layers_are_in_bfloat16(name: str) -> None
     assert [kinds for kinds in found if kinds != {BF16}] == [{F32}] * (4 if name == "pointer" else 2)
     assert len(found) > 2
     assert set(products(lambda p: loss(exact, p)[0], params)) == {frozenset({F32})}
+    # Gradients of biases and scales are sums over the batch, the first axis.
+    gradient = equations(jax.make_jaxpr(jax.grad(lambda p: loss(rounded, p)[0]))(params).jaxpr)
+    sums = [each for each in gradient if each.primitive.name == "reduce_sum" and 0 in each.params["axes"]]
+    assert {each.invars[0].aval.dtype for each in sums} == {F32}
     expected = exact.apply(params, obs)[:2]
     for got, wanted in zip((logits, value), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0.05, atol=0.05 * float(jnp.abs(wanted).max()) + 1e-4)
@@ -117,8 +121,28 @@ def test_states_and_metrics_are_those_of_float32(name: str) -> None:
         assert factors <= {frozenset({F32}), frozenset({BF16})}
         assert (frozenset({BF16}) in factors) == (dtype == "bfloat16")
         assert types(metrics) == {F32}
+        sums = [e for e in equations(jaxpr.jaxpr) if e.primitive.name == "reduce_sum" and 0 in e.params["axes"]]
+        assert BF16 not in {e.invars[0].aval.dtype for e in sums}
         shapes[dtype] = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, after, metrics)]
     assert shapes["float32"] == shapes["bfloat16"]
+
+
+@pytest.mark.slow
+def test_gradients_of_a_world_model_are_added_up_in_f32() -> None:
+    """Over the batch, over the steps of a sequence, and over the pixels that share a kernel."""
+    config = rljax.load_config("gridworld_pixels_dreamer", dtype="bfloat16")
+    agent = rljax.make_agent(config)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    program = list(equations(jax.make_jaxpr(agent.step)(state).jaxpr))
+    sums = [each for each in program if each.primitive.name == "reduce_sum" and 0 in each.params["axes"]]
+    assert BF16 not in {each.invars[0].aval.dtype for each in sums}
+    added = [x.aval for each in program if each.primitive.name == "add_any" for x in each.outvars]
+    # A scan carries the gradients of what all of its steps are given.
+    carried = [x.aval for each in program if each.primitive.name == "scan" for x in each.params["jaxpr"].jaxpr.outvars]
+    rounded = {x.shape for x in added + carried if x.dtype == BF16}
+    batch, length = config.batch_size, config.batch_length
+    # What is rounded are outputs of layers for a batch, and no weights.
+    assert {shape[0] for shape in rounded} == {batch, length, batch * length, batch * length * length}
 
 
 def test_log_probabilities_and_values_of_a_rollout_are_f32() -> None:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from rljax.nn.modules.classes import unimix_logits
 from rljax.nn.modules.initializers import truncated_normal_params
-from rljax.nn.modules.layers import by_block, rms_normalize, sigmoid, swish
+from rljax.nn.modules.layers import biased, by_block, rms_normalize, sigmoid, swish
 from rljax.nn.outputs.distributions import draw_index
 
 
@@ -107,14 +107,14 @@ class RSSM(nn.Module):
         going_on = 1.0 - is_first.astype(jnp.float32)[..., None]
         action = self._action(actions * going_on)
         kernel = self.posterior_in["kernel"]
-        deter_kernel = self._cast(kernel[: self.deter])
-        tokens = self._cast(tokens) @ self._cast(kernel[self.deter :]) + self._cast(self.posterior_in["bias"])
+        deter_kernel = kernel[: self.deter]
+        tokens = biased(self._cast(tokens) @ self._cast(kernel[self.deter :]), self.posterior_in["bias"])
 
         def advance(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
             token, action, going_on, uniform = inputs
             latent = Latent(latent.deter * going_on.astype(latent.deter.dtype), latent.stoch * going_on[..., None])
             deter = step(latent, action)
-            x = swish(rms_normalize(deter @ deter_kernel + token, self.posterior_in["scale"]))
+            x = swish(rms_normalize(deter @ self._cast(deter_kernel) + token, self.posterior_in["scale"]))
             logits = self._logits(self.posterior_out, x)
             latent = Latent(deter, draw_one_hot(logits, uniform))
             return latent, (latent, logits)
@@ -162,26 +162,28 @@ class RSSM(nn.Module):
         return normed_activation(self.action_in, self._cast(action))
 
     def _step(self) -> Callable[[Latent, jax.Array], jax.Array]:
-        """Return `(latent [B, ...], the action's branch [B, H]) -> deter [B, D]`, with weights prepared outside the scan."""
-        block = self.deter // self.blocks
-        kernel = self._cast(self.core_in["kernel"])
+        """Return `(latent [B, ...], the action's branch [B, H]) -> deter [B, D]`, with weights prepared outside the scan.
+
+        They are rounded inside, since the scan adds up the gradients of all steps in the dtype of what it is given.
+        """
+        block, kernel = self.deter // self.blocks, self.core_in["kernel"]
         # Every block depends on all branches: one dense product for those, and a block-diagonal product for the state itself.
         of_block, of_input = kernel[:, :block], kernel[:, block:].transpose(1, 0, 2).reshape(-1, self.deter)
-        gates_kernel = self._cast(self.core_gates["kernel"])
-        gates_bias = self._cast(self.core_gates["bias"]).reshape(self.blocks, -1)
-        bias, scale = self._cast(self.core_in["bias"]), self.core_in["scale"]
+        gates = self.core_gates["kernel"], self.core_gates["bias"].reshape(self.blocks, -1)
+        bias, scale = self.core_in["bias"], self.core_in["scale"]
 
         def recur(x: jax.Array, hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
             # The gates of a block are adjacent: reset, candidate, update.
-            return gru_gates(hidden, *jnp.split(x @ kernel + bias, 3, axis=-1))
+            return gru_gates(hidden, *jnp.split(biased(x @ self._cast(kernel), bias), 3, axis=-1))
 
         # Split the weights by block before any scan: the gradient of a slice inside would be padded in every step.
-        into_block, into_gates = by_block(jnp.matmul, (of_block,)), by_block(recur, (gates_kernel, gates_bias))
+        into_block = by_block(lambda x, kernel: x @ self._cast(kernel), (of_block,))
+        into_gates = by_block(recur, gates)
 
         def step(latent: Latent, action: jax.Array) -> jax.Array:
             deter, stoch = latent.deter, self._cast(latent.stoch.reshape(*latent.stoch.shape[:-2], -1))
             branches = [normed_activation(self.deter_in, deter), normed_activation(self.stoch_in, stoch), action]
-            x = jnp.concatenate(branches, axis=-1) @ of_input + into_block(deter) + bias
+            x = biased(jnp.concatenate(branches, axis=-1) @ self._cast(of_input) + into_block(deter), bias)
             return into_gates(swish(rms_normalize(x, scale)), deter)
 
         return step
@@ -252,7 +254,7 @@ def normed_layer(key: jax.Array, shape: tuple[int, ...]) -> dict[str, jax.Array]
 
 def linear(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
     """Apply a linear layer, `x [..., inputs] -> [..., outputs]`, in the dtype of x."""
-    return x @ weights["kernel"].astype(x.dtype) + weights["bias"].astype(x.dtype)
+    return biased(x @ weights["kernel"].astype(x.dtype), weights["bias"])
 
 
 def normed_activation(weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:

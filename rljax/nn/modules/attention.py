@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from rljax.nn.modules.classes import mask_logits
 from rljax.nn.modules.initializers import Initializer
-from rljax.nn.modules.layers import ACTIVATIONS, together
+from rljax.nn.modules.layers import ACTIVATIONS, Dense, together
 
 
 def dot_product_attention(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -64,10 +64,10 @@ class MultiHeadAttention(nn.Module):
         inits = together(self, {**layers, "out": ((self.size, self.size), 1.0)})
 
         def heads(name: str) -> jax.Array:
-            return _split_heads(nn.Dense(self.size, kernel_init=inits[name], name=name)(inputs[name]), self.num_heads)
+            return _split_heads(Dense(self.size, kernel_init=inits[name], name=name)(inputs[name]), self.num_heads)
 
         attended = dot_product_attention(heads("query"), heads("key"), heads("value"), mask)
-        out = nn.Dense(self.size, kernel_init=inits["out"], name="out")(attended.reshape(*attended.shape[:-2], -1))
+        out = Dense(self.size, kernel_init=inits["out"], name="out")(attended.reshape(*attended.shape[:-2], -1))
         # Without this, the output of a query without keys would be the bias of the last layer.
         return out if mask is None else jnp.where(jnp.any(mask, axis=-1, keepdims=True), out, 0.0)
 
@@ -112,7 +112,7 @@ class TransformerEncoder(nn.Module):
             inits[f"qkv_{i}"] = _side_by_side([inits[f"{part}_{i}"] for part in ("query", "key", "value")])
 
         def dense(name: str, size: int, x: jax.Array) -> jax.Array:
-            return nn.Dense(size, dtype=self.dtype, kernel_init=inits[name], name=name)(x)
+            return Dense(size, dtype=self.dtype, kernel_init=inits[name], name=name)(x)
 
         pairs = None if mask is None else mask[..., None, :]
         x = x.astype(jnp.float32)
@@ -174,11 +174,11 @@ class AttentionPooling(nn.Module):
         )
         query = self.param("query", inits["query"], (self.size, 1), jnp.float32).reshape(1, self.num_heads, -1)
         key, value = (
-            _split_heads(nn.Dense(self.size, dtype=self.dtype, kernel_init=inits[name], name=name)(entities), self.num_heads)
+            _split_heads(Dense(self.size, dtype=self.dtype, kernel_init=inits[name], name=name)(entities), self.num_heads)
             for name in ("key", "value")
         )
         pooled = dot_product_attention(query.astype(key.dtype), key, value, None if mask is None else mask[..., None, :])
-        out = nn.Dense(self.size, dtype=self.dtype, kernel_init=inits["out"], name="out")(
+        out = Dense(self.size, dtype=self.dtype, kernel_init=inits["out"], name="out")(
             pooled.reshape(*pooled.shape[:-3], self.size)
         )
         return out if mask is None else jnp.where(jnp.any(mask, axis=-1, keepdims=True), out, 0.0)
@@ -203,8 +203,8 @@ class PointerNetwork(nn.Module):
     def __call__(self, query: jax.Array, entities: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         layers = {"query": ((query.shape[-1], self.size), self.gain), "key": ((entities.shape[-1], self.size), 1.0)}
         inits = together(self, layers)
-        query = nn.Dense(self.size, kernel_init=inits["query"], name="query")(query)
-        key = nn.Dense(self.size, kernel_init=inits["key"], name="key")(entities)
+        query = Dense(self.size, kernel_init=inits["query"], name="query")(query)
+        key = Dense(self.size, kernel_init=inits["key"], name="key")(entities)
         logits = jnp.einsum("...d,...ed->...e", query / math.sqrt(self.size), key)
         # If no entity is present, all logits are equal and without a gradient: `mask_logits` then masks none.
         return mask_logits(logits if mask is None else jnp.where(mask, logits, 0.0), mask)

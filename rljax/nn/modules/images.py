@@ -19,7 +19,7 @@ from flax.linen.dtypes import promote_dtype
 from rljax.core.devices import is_split, platform
 from rljax.core.errors import ConfigError
 from rljax.nn.modules.initializers import Initializer
-from rljax.nn.modules.layers import ACTIVATIONS, by_block, normalized, together
+from rljax.nn.modules.layers import ACTIVATIONS, Dense, biased, by_block, normalized, together
 
 BLOCK_BYTES = 1 << 19
 """Most memory that the patches of a block of images take: about what a core's cache holds."""
@@ -103,7 +103,7 @@ class Convolution(nn.Module):
         width, stride = self.kernel, self.stride
         kernel = self.param("kernel", self.kernel_init, (width, width, x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
+        x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
         starts = range(0, width * self.dilation, self.dilation)
         rows, columns = (side - starts[-1] for side in x.shape[1:3])
 
@@ -111,7 +111,7 @@ class Convolution(nn.Module):
             # Slices, because lax.conv_general_dilated_patches is a convolution itself.
             offsets = itertools.product(starts, starts)
             patches = jnp.concatenate([x[:, i : i + rows : stride, j : j + columns : stride] for i, j in offsets], axis=-1)
-            return patches @ kernel.reshape(-1, self.features) + bias
+            return biased(patches @ kernel.reshape(-1, self.features), bias)
 
         size = (rows // stride + 1) * (columns // stride + 1) * kernel[..., 0].size * x.dtype.itemsize
         return in_blocks(convolved, x, max(BLOCK_BYTES // max(size, 1), 1))
@@ -242,11 +242,11 @@ class ImageDecoder(nn.Module):
         hidden = ACTIVATIONS[self.activation](normalized(dense["sample_in"](sample), self.norm, "sample_norm"))
         return jnp.moveaxis(deter, 1, 3).reshape(-1, *shape) + dense["sample_out"](hidden).reshape(-1, *shape)
 
-    def _dense(self, layers: dict[str, tuple[int, int]]) -> dict[str, nn.Dense]:
+    def _dense(self, layers: dict[str, tuple[int, int]]) -> dict[str, Dense]:
         """Return linear layers with these numbers of inputs and outputs."""
         # A draw of their own: in one draw with the convolutions, small kernels would be padded to the shape of large ones.
         inits = together(self, {name: (shape, math.sqrt(2.0)) for name, shape in layers.items()}, self.kernel_init)
-        return {n: nn.Dense(shape[1], dtype=self.dtype, kernel_init=inits[n], name=n) for n, shape in layers.items()}
+        return {n: Dense(shape[1], dtype=self.dtype, kernel_init=inits[n], name=n) for n, shape in layers.items()}
 
 
 class _BlockDense(nn.Module):
@@ -262,8 +262,8 @@ class _BlockDense(nn.Module):
         shape = self.blocks, x.shape[-1] // self.blocks, self.features // self.blocks
         kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
-        return by_block(jnp.matmul, (kernel,))(x) + bias
+        x = x.astype(self.dtype or jnp.float32)
+        return biased(by_block(lambda x, kernel: x @ kernel.astype(x.dtype), (kernel,))(x), bias)
 
 
 class SameConvolution(nn.Module):
@@ -293,7 +293,7 @@ class SameConvolution(nn.Module):
         width, block = self.kernel, max(self.kernel - 1, 1)
         kernel = self.param("kernel", self.kernel_init, (width, width, x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
+        x = x.astype(self.dtype or jnp.float32)
         batch, height, columns, channels = x.shape
         rows, across = -(-height // block), -(-columns // block)
         before = block // 2
@@ -302,7 +302,8 @@ class SameConvolution(nn.Module):
         x = x.reshape(batch, rows + 1, block, across + 1, block, channels).swapaxes(2, 3)
         x = x.reshape(batch, rows + 1, across + 1, -1)
         windows = jnp.concatenate([x[:, i : i + rows, j : j + across] for i, j in itertools.product((0, 1), (0, 1))], axis=-1)
-        out = windows @ _block_kernel(kernel, block) + jnp.tile(bias, block * block)
+        # The kernel's copies are rounded, not the kernel: their gradients are added up in f32.
+        out = biased(windows @ _block_kernel(kernel, block).astype(x.dtype), jnp.tile(bias, block * block))
         out = out.reshape(batch, rows, across, block, block, self.features).swapaxes(2, 3)
         return out.reshape(batch, rows * block, across * block, self.features)[:, :height, :columns]
 

@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 
 from rljax.core.devices import platform
 from rljax.core.errors import ConfigError
@@ -66,6 +67,33 @@ def matmul(x: jax.Array, kernel: jax.Array, dtype: Any, product: Callable[..., j
     return product(x.astype(dtype), kernel.astype(dtype)).astype(jnp.float32)
 
 
+def biased(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """Add a bias in f32, so that its gradient is summed in f32, and return the dtype of x."""
+    return (x.astype(jnp.float32) + bias).astype(x.dtype)
+
+
+class Dense(nn.Module):
+    """Dense layer, `x [..., D] -> [..., features]`, with the parameters of `nn.Dense`, and in f32 its result.
+
+    Attributes:
+        features: number of outputs.
+        kernel_init: `(key, shape, dtype) -> kernel`.
+        dtype: dtype of the product and of the output, such as `jnp.bfloat16`; None: that of the input and the parameters, which
+            are f32. Biases are added in f32: see `biased`.
+    """
+
+    features: int
+    kernel_init: Callable[..., Any]
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
+        x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
+        return biased(jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ()))), bias)
+
+
 # Normalisation of a hidden layer's outputs, before the activation.
 NORMS = ("none", "rms", "layer")
 
@@ -83,7 +111,7 @@ def together(
         init: initialiser of every kernel instead of the orthogonal ones; gains are then not used.
 
     Returns:
-        name -> `(key, shape, dtype) -> kernel`, for `nn.Dense(kernel_init=...)` or `module.param`.
+        name -> `(key, shape, dtype) -> kernel`, for `Dense(kernel_init=...)` or `module.param`.
     """
     if init is not None:
         return dict.fromkeys(layers, init)
@@ -190,12 +218,12 @@ class MLP(nn.Module):
             layers["head"] = ((sizes[-1], self.num_outputs), self.head_gain)
         inits = together(self, layers, self.kernel_init)
         named = zip((f"dense_{i}" for i in range(len(self.hidden))), self.hidden, strict=True)
-        dense = (nn.Dense(size, dtype=self.dtype, kernel_init=inits[name], name=name) for name, size in named)
+        dense = (Dense(size, dtype=self.dtype, kernel_init=inits[name], name=name) for name, size in named)
         x = perceptron(x, dense, self.activation, lambda x, i: normalized(x, self.norm, f"norm_{i}"))
         if self.num_outputs is None:
             return x
         init = inits["head"] if self.head_gain else nn.initializers.zeros
-        return nn.Dense(self.num_outputs, dtype=self.dtype, kernel_init=init, name="head")(x)
+        return Dense(self.num_outputs, dtype=self.dtype, kernel_init=init, name="head")(x)
 
 
 class FiLM(nn.Module):
@@ -215,7 +243,7 @@ class FiLM(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, context: jax.Array) -> jax.Array:
-        layer = nn.Dense(2 * self.size, dtype=self.dtype, kernel_init=nn.initializers.zeros, name="modulation")
+        layer = Dense(2 * self.size, dtype=self.dtype, kernel_init=nn.initializers.zeros, name="modulation")
         modulation = layer(context)
         gamma, beta = jnp.split(modulation, 2, axis=-1)
         return (1.0 + gamma) * x + beta
@@ -228,13 +256,13 @@ def hidden_layers(name: str, sizes: tuple[int, ...]) -> dict[str, tuple[tuple[in
 
 def dense_layers(
     module: nn.Module, layers: dict[str, tuple[tuple[int, int], float]], dtype: Any = None, last: Sequence[str] = ()
-) -> dict[str, nn.Dense]:
+) -> dict[str, Dense]:
     """Return dense layers by name, from `((inputs, outputs), gain)` for each; their kernels come from one draw (see
     `together`). Those named in `last` compute in f32, the others in `dtype`; None: f32.
     """
     inits = together(module, layers) if layers else {}
     return {
-        name: nn.Dense(shape[1], dtype=None if name in last else dtype, kernel_init=inits[name], name=name)
+        name: Dense(shape[1], dtype=None if name in last else dtype, kernel_init=inits[name], name=name)
         for name, (shape, _) in layers.items()
     }
 

@@ -22,7 +22,7 @@ from rljax.core.environments.spaces import as_space
 from rljax.core.keys import draw
 from rljax.nn.modules.attention import PointerNetwork
 from rljax.nn.modules.classes import argmax_of, mask_logits
-from rljax.nn.modules.layers import together
+from rljax.nn.modules.layers import Dense, together
 from rljax.nn.outputs.actions import ActionHead, several_heads
 from rljax.nn.outputs.choices import Choices, padded
 from rljax.nn.outputs.composite import CompositeDistribution, CompositeHead, CompositeOutputs, composite_distribution
@@ -75,14 +75,14 @@ class PointedHead(nn.Module):
         inits = together(self, layers if more else {"embed": layers["embed"]})
         query = jnp.tanh(x.context)
         logits = PointerNetwork(width, name="pointer")(query, x.entities, x.mask)
-        embedding = nn.Dense(size, kernel_init=inits["embed"], name="embed")(x.entities)
+        embedding = Dense(size, kernel_init=inits["embed"], name="embed")(x.entities)
         if more:
             if x.mask is not None:
                 # Where no entity is present the pointer masks none of them; here the other actions remain to choose from.
                 logits = jnp.where(x.mask, logits, jnp.finfo(logits.dtype).min)
             rest = self.param("rest_embedding", inits["rest_embedding"], (more, size), jnp.float32)
             embedding = jnp.concatenate([embedding, jnp.broadcast_to(rest, (*embedding.shape[:-2], more, size))], axis=-2)
-            logits = jnp.concatenate([logits, nn.Dense(more, kernel_init=inits["rest"], name="rest")(query)], axis=-1)
+            logits = jnp.concatenate([logits, Dense(more, kernel_init=inits["rest"], name="rest")(query)], axis=-1)
         return PointedOutputs(logits, embedding, CompositeHead(self.nvec[1:], name="others")(x.context))
 
 
