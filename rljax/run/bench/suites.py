@@ -30,6 +30,7 @@ from rljax.core.agent import make_agent
 from rljax.core.config_files import load_config
 from rljax.run.bench.devices import print_devices
 from rljax.run.bench.dreamer import print_dreamer
+from rljax.run.bench.launches import print_launches
 from rljax.run.bench.league import print_league
 from rljax.run.bench.load import noted_load
 from rljax.run.bench.microrts import print_microrts
@@ -93,12 +94,19 @@ def bench_dreamer(repeats: int) -> None:
     print_dreamer(DreamerConfig(env="CartPole-v1", num_steps=1, buffer_size=4_160, total_timesteps=20_000), repeats)
 
 
+def bench_launches(_repeats: int) -> None:
+    """Kernels that whole runs of presets start on an H200 that need not be there, beside rejax's PPO and DQN. It needs the extra
+    `cuda13` or `cuda12`."""
+    print_launches({"cartpole_ppo_cleanrl": rejax_ppo, "cartpole_dqn_rejax": rejax_dqn})
+
+
 SUITES: dict[str, Callable[[int], None]] = {
     "ppo": bench_ppo,
     "recurrent": bench_recurrent,
     "dqn": bench_dqn,
     "dreamer": bench_dreamer,
     "league": print_league,
+    "launches": bench_launches,
     "microrts": print_microrts,
     "simulators": print_simulators,
     "sweep": print_sweep,

@@ -192,18 +192,26 @@ def compile_on(config: Config, target: Target, chip: Chip, seeds: int | None = N
                 f"env = '{env_name(config)}': the run asks the host as it runs (bots in Java, data in files, callbacks, "
                 f"jax.debug.print), and no program for {target.name} can do so before the device is there"
             )
-        lowered = traced.lower(lowering_platforms=("cuda" if target.platform == "gpu" else target.platform,))
+        lowered = lower_for(traced, target)
         if target.platform == "gpu":
             _name_host_memory(lowered, jax.tree.leaves(in_host_memory(state)))
-        # Autotuning times kernels on the device, which is not there.
-        options = {"xla_gpu_autotune_level": "0"} if target.platform == "gpu" else None
         try:
-            compiled = lowered.compile(compiler_options=options)
+            compiled = lowered.compile(compiler_options=compiler_options(target))
         except jax.errors.JaxRuntimeError as error:
             if not out_of_memory(error):
                 raise RljaxError(f"XLA cannot compile this run for {target.name}: {first_line(error)}") from error
             raise ConfigError(_does_not_fit(target, str(error), state)) from None
     return _report(config, target, chip, seeds, state, compiled, time.perf_counter() - started)
+
+
+def lower_for(traced: Any, target: Target) -> Any:
+    """Lower a traced program for the devices of a target."""
+    return traced.lower(lowering_platforms=("cuda" if target.platform == "gpu" else target.platform,))
+
+
+def compiler_options(target: Target) -> dict[str, str] | None:
+    """Return what XLA must know to compile for a target that is not there: autotuning times kernels on the device."""
+    return {"xla_gpu_autotune_level": "0"} if target.platform == "gpu" else None
 
 
 def _name_host_memory(lowered: Any, hosts: list[bool]) -> None:

@@ -281,6 +281,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "bench_dreamer": _bench("dreamer", 4),
     "bench_league": _bench("league", 2),
     "bench_microrts": _bench("microrts", 4),
+    "bench_launches": _bench("launches", 6),
     "bench_sweep": _bench("sweep", 4),
     "bench_devices": _bench("devices", 4),
     "bench_processes": _bench("processes", 3),

@@ -13,6 +13,7 @@ import pytest
 import rljax
 from rljax.cli.main import main
 from rljax.core.devices import Target
+from rljax.run.bench.launches import kernels_for
 from rljax.run.compile.program import CompileReport, compile_on
 from rljax.run.compile.targets import CHIPS
 from rljax.run.episodes import runs_outside_jax
@@ -88,7 +89,15 @@ def test_a_buffer_beyond_the_chips_memory_is_one_line(capsys: pytest.CaptureFixt
     assert said.count("\n") == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
+def test_the_kernels_of_a_whole_run_grow_with_its_iterations() -> None:
+    config = PROGRAMS["ppo"].replace(num_envs=4)
+    runs = [rljax.make_train(config.replace(total_timesteps=iterations * config.steps_per_iteration)) for iterations in (2, 4, 6)]
+    one, two, three = (sum(kernel.times for kernel in kernels_for(run, "v5e-1")) for run in runs)
+    assert three - two == two - one > 0
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("chips", [16, 64, 256])
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -100,20 +109,14 @@ def test_sharded_programs_compile_for_many_chips(name: str, chips: int) -> None:
     check(report)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", range(4))
-def test_every_preset_compiles_for_one_chip(part: int) -> None:
-    refused: dict[str, str] = {}
-    for name in rljax.preset_names()[part::4]:
-        config = rljax.load_config(name)
-        if runs_outside_jax(config):
-            continue
-        try:
-            check(rljax.compile_for(config, "v5e-1"))
-        except rljax.RljaxError as error:
-            refused[name] = str(error)
-    assert not refused
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", rljax.preset_names())
+def test_every_preset_compiles_for_one_chip(name: str) -> None:
+    config = rljax.load_config(name)
+    if runs_outside_jax(config):
+        pytest.skip("its simulators are on the host")
+    check(rljax.compile_for(config, "v5e-1"))
 
 
 def check(report: CompileReport) -> None:
