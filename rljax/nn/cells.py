@@ -4,6 +4,7 @@ reinforcement learning in video games", 2019).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -23,7 +24,8 @@ class CellActorCritic(nn.Module):
     the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the
     value depends on the means and the maxima over the grid. A cell sees `sum(dilation * (kernel // 2))` cells to each side;
     dilations that double (Yu and Koltun, "Multi-scale context aggregation by dilated convolutions", 2016) let it see a large
-    grid, at the price of a small one. `privileged`, if given, joins the input of the value only.
+    grid, at the price of a small one. `privileged`, if given, joins the input of the value only. Of observations that are
+    dictionaries, one entry is the grid, and the numbers of all others (a goal) are channels of every cell.
 
     Attributes:
         num_outputs: length of the policy output, a multiple of H W.
@@ -49,9 +51,7 @@ class CellActorCritic(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
-        if not isinstance(obs, jax.Array) or obs.ndim != 4:
-            raise ConfigError("network.encoder = 'cells': expected observations that are one grid, [height, width, channels]")
-        x = obs.astype(jnp.float32) / (255.0 if obs.dtype == jnp.uint8 else 1.0)
+        x = _grid(obs)
         cells = x.shape[1] * x.shape[2]
         if self.num_outputs % cells:
             raise ConfigError(
@@ -95,3 +95,21 @@ class CellActorCritic(nn.Module):
         outputs = dense["policy_head"](around).reshape(x.shape[0], -1)  # no `len`: an exported policy is for any number of rows
         value = perceptron(whole, [dense[f"value_{i}"] for i in range(len(self.hidden))], self.activation)
         return outputs, values(dense["value_head"](value))
+
+
+def _grid(obs: Any) -> jax.Array:
+    """Return observations as one grid f32 `[B, H, W, C]`.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    entries = dict(obs) if isinstance(obs, Mapping) else {"": obs}
+    grids = [name for name, x in entries.items() if isinstance(x, jax.Array) and x.ndim == 4]
+    if len(grids) != 1:
+        raise ConfigError("network.encoder = 'cells': expected observations with one grid, [height, width, channels]")
+    grid = entries.pop(grids[0])
+    grid = grid.astype(jnp.float32) / (255.0 if grid.dtype == jnp.uint8 else 1.0)
+    if not entries:
+        return grid
+    more = ravel_observation(entries)[:, None, None]
+    return jnp.concatenate([grid, jnp.broadcast_to(more, (*grid.shape[:-1], more.shape[-1]))], axis=-1)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rljax
 from rljax.core.errors import ConfigError
 from rljax.nn.actor_critic import make_network
 from rljax.nn.spec import read_network
@@ -58,10 +59,34 @@ def test_what_a_policy_for_cells_does_not_have_is_refused(table: dict[str, objec
         read_network(table, heads=True)
 
 
+def test_numbers_beside_the_grid_are_channels_of_all_cells() -> None:
+    goal = jnp.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    beside = {"goal": goal, "grid": GRID}
+    joined = jnp.concatenate([GRID, jnp.broadcast_to(goal[:, None, None], (3, 5, 4, 2))], axis=-1)
+    params = NETWORK.init(jax.random.key(1), beside)
+    for got, wanted in zip(NETWORK.apply(params, beside), NETWORK.apply(params, joined), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(ConfigError, match="expected observations with one grid"):
+        NETWORK.init(jax.random.key(1), {"one": GRID, "other": GRID})
+
+
+@pytest.mark.parametrize("fog", [False, True])
+def test_a_central_critic_of_cells_sees_both_players_and_the_policy_its_own(fog: bool) -> None:
+    config = rljax.SelfPlayConfig(
+        env="MicroRTS-v0", env_params={"map_name": "melee4x4light2", "fog": fog}, num_envs=2, network=TABLE, central_critic=True
+    )
+    agent = rljax.make_agent(config)
+    start = agent.init(jax.random.key(0))
+    changed = {**start.obs, "privileged": start.obs["privileged"] + 1.0}
+    (outputs, value), (same, moved) = (agent.policy_and_value(start, obs) for obs in (start.obs, changed))
+    np.testing.assert_array_equal(outputs, same)
+    assert (value != moved).any()
+
+
 def test_actions_and_observations_must_be_those_of_a_grid() -> None:
     for network, grid, message in (
         (make_network({"encoder": "cells"}, 13), GRID, "13 is no multiple"),
-        (NETWORK, jnp.zeros((3, 5)), "expected observations that are one grid"),
+        (NETWORK, jnp.zeros((3, 5)), "expected observations with one grid"),
         (
             make_network({"encoder": "cells", "dilations": [1, 5]}, 20),
             GRID,
