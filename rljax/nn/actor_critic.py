@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.nn.cells import CellActorCritic
+from rljax.nn.cells import CellActorCritic, RecurrentCellActorCritic
 from rljax.nn.encoders import make_encoder
 from rljax.nn.modules.attention import PointerNetwork
 from rljax.nn.modules.layers import FiLM, as_it_is, dense_layers, hidden_layers, layer_norm, perceptron, values
@@ -228,7 +228,7 @@ def make_network(
       `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
       are the entities, or with `pointed` those of the first of several heads).
     - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], dilations = [1, 1], hidden = [64], activation = "relu" }`: a
-      policy for each cell of a grid (`rljax.nn.cells`); `hidden` are the layers of the value.
+      policy for each cell of a grid (`rljax.nn.cells`), with any type; `hidden` are the layers of the value.
 
     Any of these, but for images and cells alone, with `opponent_model = FILE`: the network also sees what the model of this file
     says of the opponent (see `rljax.nn.opponents`).
@@ -254,15 +254,16 @@ def make_network(
         "dtype": dtype,
         **table.given("hidden", "activation", "layer_norm"),
     }
-    if table.encoder == "cells":
-        del common["film"]
-        return CellActorCritic(**common, **table.given(*CELL_CONVOLUTIONS))
-    if table.type == "mlp" and table.encoder == "mlp":
-        return ActorCritic(**common, shared=table.shared)
     cell: Any = None
     if table.type == "block_gru":
         cell = BlockGRUCell(table.size, table.blocks, dtype)
     elif table.type != "mlp":
         cell = {"lstm": LSTMCell, "gru": GRUCell}[table.type](table.size, dtype)
+    if table.encoder == "cells":
+        del common["film"]
+        common |= table.given(*CELL_CONVOLUTIONS)
+        return CellActorCritic(**common) if cell is None else RecurrentCellActorCritic(**common, cell=cell)
+    if table.type == "mlp" and table.encoder == "mlp":
+        return ActorCritic(**common, shared=table.shared)
     parts = {"encoder": make_encoder(table, dtype), "cell": cell, "pointer": table.pointer, "pointed": pointed}
     return TrunkActorCritic(**parts, **common, **table.given("head_hidden"))

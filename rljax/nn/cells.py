@@ -5,7 +5,7 @@ reinforcement learning in video games", 2019).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -51,50 +51,143 @@ class CellActorCritic(nn.Module):
 
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
-        x = _grid(obs)
-        cells = x.shape[1] * x.shape[2]
-        if self.num_outputs % cells:
-            raise ConfigError(
-                f"network.encoder = 'cells': expected actions for each of {cells} cells, "
-                f"{self.num_outputs} is no multiple of that"
-            )
-        dilations = self.dilations or (1,) * len(self.kernels)
-        side = max(x.shape[1:3])
-        for kernel, dilation in zip(self.kernels, dilations, strict=True):
-            if kernel > 1 and dilation >= max(side, 2):
-                raise ConfigError(f"network.dilations = {list(dilations)}: expected numbers below {side}, the grid's longer side")
-        inputs = (x.shape[-1], *self.channels)
-        shapes = {f"conv_{i}": ((k * k * inputs[i], inputs[i + 1]), 2.0**0.5) for i, k in enumerate(self.kernels)}
-        drawn = together(self, shapes)
-
-        def convolution(i: int) -> Any:
-            kernel, dilation, name = self.kernels[i], dilations[i], f"conv_{i}"
-
-            def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-                flat: jax.Array = drawn[name](key, shapes[name][0], dtype)
-                return flat.reshape(shape)
-
-            layer = Convolution(self.channels[i], kernel, 1, init, self.dtype, dilation, name=name)
-            edge = kernel // 2 * dilation
-            return lambda x: layer(jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))))
-
-        x = perceptron(x, [convolution(i) for i in range(len(self.channels))], self.activation)
-        # Means over the grid, and so sums of gradients over it, are in f32.
-        x = x.astype(jnp.float32)
+        x = _convolved(self, obs)
         mean, most = jnp.mean(x, axis=(1, 2)), jnp.max(x, axis=(1, 2))
         summary = [mean, most] if privileged is None else [mean, most, ravel_observation(privileged)]
-        whole = jnp.concatenate(summary, axis=-1)
-        sizes = (whole.shape[-1], *self.hidden)
-        layers = {
-            "policy_head": ((2 * x.shape[-1], self.num_outputs // cells), self.policy_gain),
-            **hidden_layers("value", sizes),
-            "value_head": ((sizes[-1], self.num_values), 1.0),
-        }
-        dense = dense_layers(self, layers, self.dtype, last=("policy_head", "value_head"))
-        around = jnp.concatenate([x, jnp.broadcast_to(mean[:, None, None], x.shape)], axis=-1)
-        outputs = dense["policy_head"](around).reshape(x.shape[0], -1)  # no `len`: an exported policy is for any number of rows
-        value = perceptron(whole, [dense[f"value_{i}"] for i in range(len(self.hidden))], self.activation)
-        return outputs, values(dense["value_head"](value))
+        return _heads(self, x, mean, jnp.concatenate(summary, axis=-1))
+
+
+class RecurrentCellActorCritic(nn.Module):
+    """`CellActorCritic` with a memory of the whole grid: a recurrent cell takes the means and the maxima over the grid, and its
+    output joins the features of every cell, and is what the value depends on.
+
+    `Policy` documents the methods.
+
+    Attributes:
+        cell: a `GRUCell` or another cell with the same methods.
+    """
+
+    num_outputs: int
+    cell: Any
+    num_values: int = 1
+    channels: tuple[int, ...] = (32, 32)
+    kernels: tuple[int, ...] = (3, 3)
+    dilations: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] = (64,)
+    activation: str = "relu"
+    policy_gain: float = 0.01
+    dtype: Any = None
+
+    def setup(self) -> None:
+        self.stem = CellStem(self.num_outputs, self.channels, self.kernels, self.dilations, self.activation, self.dtype)
+        self.both_heads = CellHeads(self.num_outputs, self.num_values, self.hidden, self.activation, self.policy_gain, self.dtype)
+
+    def initial_carry(self, batch: tuple[int, ...]) -> Any:
+        return self.cell.initial_carry(batch)
+
+    def embed(self, obs: Any) -> CellFeatures:
+        x = self.stem(obs)
+        summary = jnp.concatenate([jnp.mean(x, axis=(1, 2)), jnp.max(x, axis=(1, 2))], axis=-1)
+        return CellFeatures(self.cell.project(summary), x)
+
+    def advance(self, carry: Any, x: CellFeatures) -> Any:
+        return self.cell.advance(carry, x.x)
+
+    def heads(self, carry: Any, x: CellFeatures, privileged: Any) -> tuple[jax.Array, jax.Array]:
+        memory = self.cell.output(carry)
+        parts = [memory, *(leaf.astype(jnp.float32).reshape((*memory.shape[:-1], -1)) for leaf in jax.tree.leaves(privileged))]
+        outputs, value = self.both_heads(x.cells, memory, jnp.concatenate(parts, axis=-1))
+        return outputs, value
+
+
+class CellFeatures(NamedTuple):
+    """The input's part of the cell's gates `[B, D]`, and the features of the grid `[B, H, W, C]`."""
+
+    x: jax.Array
+    cells: jax.Array
+
+
+class CellStem(nn.Module):
+    """Convolutions that keep the sides of the grid: `obs [B, ...] -> [B, H, W, C]`, f32."""
+
+    num_outputs: int
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+    dilations: tuple[int, ...] | None
+    activation: str
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, obs: Any) -> jax.Array:
+        return _convolved(self, obs)
+
+
+class CellHeads(nn.Module):
+    """Policy of each cell and value of the grid: `(cells [..., H, W, C], context [..., D], whole [..., E]) -> (outputs, value)`;
+    see `_heads`."""
+
+    num_outputs: int
+    num_values: int
+    hidden: tuple[int, ...]
+    activation: str
+    policy_gain: float
+    dtype: Any = None
+
+    @nn.compact
+    def __call__(self, cells: jax.Array, context: jax.Array, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _heads(self, cells, context, whole)
+
+
+def _convolved(module: Any, obs: Any) -> jax.Array:
+    """Apply the convolutions that a module describes, f32 `[B, H, W, C]`; for use inside its compact method."""
+    x = _grid(obs)
+    cells = x.shape[1] * x.shape[2]
+    if module.num_outputs % cells:
+        raise ConfigError(
+            f"network.encoder = 'cells': expected actions for each of {cells} cells, {module.num_outputs} is no multiple of that"
+        )
+    dilations = module.dilations or (1,) * len(module.kernels)
+    side = max(x.shape[1:3])
+    for kernel, dilation in zip(module.kernels, dilations, strict=True):
+        if kernel > 1 and dilation >= max(side, 2):
+            raise ConfigError(f"network.dilations = {list(dilations)}: expected numbers below {side}, the grid's longer side")
+    inputs = (x.shape[-1], *module.channels)
+    shapes = {f"conv_{i}": ((k * k * inputs[i], inputs[i + 1]), 2.0**0.5) for i, k in enumerate(module.kernels)}
+    drawn = together(module, shapes)
+
+    def convolution(i: int) -> Any:
+        kernel, dilation, name = module.kernels[i], dilations[i], f"conv_{i}"
+
+        def init(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+            flat: jax.Array = drawn[name](key, shapes[name][0], dtype)
+            return flat.reshape(shape)
+
+        layer = Convolution(module.channels[i], kernel, 1, init, module.dtype, dilation, name=name)
+        edge = kernel // 2 * dilation
+        return lambda x: layer(jnp.pad(x, ((0, 0), (edge, edge), (edge, edge), (0, 0))))
+
+    x = perceptron(x, [convolution(i) for i in range(len(module.channels))], module.activation)
+    # Means over the grid, and so sums of gradients over it, are in f32.
+    return x.astype(jnp.float32)
+
+
+def _heads(module: Any, cells: jax.Array, context: jax.Array, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the policy's outputs `[..., H W K]`, from the features of each cell and what all cells know, and the value, from a
+    summary of the whole; for use inside a compact method.
+    """
+    sizes = (whole.shape[-1], *module.hidden)
+    per_cell = module.num_outputs // (cells.shape[-3] * cells.shape[-2])
+    layers = {
+        "policy_head": ((cells.shape[-1] + context.shape[-1], per_cell), module.policy_gain),
+        **hidden_layers("value", sizes),
+        "value_head": ((sizes[-1], module.num_values), 1.0),
+    }
+    dense = dense_layers(module, layers, module.dtype, last=("policy_head", "value_head"))
+    known = jnp.broadcast_to(context[..., None, None, :], (*cells.shape[:-1], context.shape[-1]))
+    policy = dense["policy_head"](jnp.concatenate([cells, known], axis=-1))
+    outputs = policy.reshape(*policy.shape[:-3], -1)  # no `len`: an exported policy is for any number of rows
+    value = perceptron(whole, [dense[f"value_{i}"] for i in range(len(module.hidden))], module.activation)
+    return outputs, values(dense["value_head"](value))
 
 
 def _grid(obs: Any) -> jax.Array:

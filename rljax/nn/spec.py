@@ -152,7 +152,7 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
             raise ConfigError(
                 "network.encoder = 'cells': is for policies, networks of action values have one output for each action"
             )
-        _check_cells(given, kind)
+        _check_cells(given)
     spec = NetworkSpec(**given)
     convolutions = CELL_CONVOLUTIONS if encoder == "cells" else CONVOLUTIONS
     lengths = {key: len(given.get(key, ())) for key in convolutions}
@@ -220,13 +220,11 @@ def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
             raise ConfigError(f"network.shared: with encoder = '{encoder}', actor and critic always share the encoder")
 
 
-def _check_cells(given: dict[str, Any], kind: str) -> None:
+def _check_cells(given: dict[str, Any]) -> None:
     """Refuse what a policy for each cell does not have, and set what the table leaves out."""
     for key, allowed in (("goal", "concat"), ("layer_norm", False), ("head_hidden", ())):
         if given.get(key, allowed) != allowed:
             raise ConfigError(f"network.{key} = {shown(given[key])}: is not for encoder = 'cells'")
-    if kind != "mlp":
-        raise ConfigError(f"network.type = '{kind}': encoder = 'cells' has no memory, expected 'mlp'")
     given.setdefault("channels", (32, 32))
     given.setdefault("kernels", (3,) * len(given["channels"]))
     given.setdefault("dilations", (1,) * len(given["channels"]))

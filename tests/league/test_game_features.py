@@ -50,6 +50,12 @@ FEATURES = {
         "race:Composite-v0", action_heads="autoregressive", weights="player", network=GRU, **TURNS
     ),
     "a central critic": self_play("race:HiddenBit-v0", central_critic=True, network=GRU, normalize_rewards=True, **AT_ONCE),
+    "cells with memory and a central critic in fog": self_play(
+        "MicroRTS-v0",
+        env_params={"map_name": "melee4x4light2", "fog": True},
+        network={"encoder": "cells", "type": "gru", "size": 8, "channels": [4], "kernels": [3], "hidden": [8]},
+        central_critic=True,
+    ),
     "numbers": league("race:Pendulum-v1", network=GRU, env_params={"turns": True, "max_steps_in_episode": 5}),
 }
 

@@ -10,6 +10,7 @@ import pytest
 import rljax
 from rljax.core.errors import ConfigError
 from rljax.nn.actor_critic import make_network
+from rljax.nn.policy import Policy
 from rljax.nn.spec import read_network
 
 GRID = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 4, 6)), jnp.float32)
@@ -47,7 +48,6 @@ def test_outputs_are_those_of_the_cells_by_xlas_convolution(kernels: list[int], 
     ("table", "message"),
     [
         ({"encoder": "cells", "kernels": [2, 3], "channels": [4, 4]}, r"network.kernels = \[2, 3\]: expected odd numbers"),
-        ({"encoder": "cells", "type": "gru"}, "encoder = 'cells' has no memory"),
         ({"encoder": "cells", "goal": "film"}, "network.goal = 'film': is not for encoder = 'cells'"),
         ({"encoder": "cells", "strides": [2]}, "network.strides: belongs to encoder = 'cnn', but the encoder is 'cells'"),
         ({"encoder": "cnn", "dilations": [2]}, "network.dilations: belongs to encoder = 'cells', but the encoder is 'cnn'"),
@@ -57,6 +57,32 @@ def test_outputs_are_those_of_the_cells_by_xlas_convolution(kernels: list[int], 
 def test_what_a_policy_for_cells_does_not_have_is_refused(table: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_network(table, heads=True)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm", "block_gru"])
+def test_a_memory_of_the_grid_joins_every_cell_and_the_value(kind: str) -> None:
+    network = make_network({**TABLE, "type": kind, "size": 16}, 5 * 4 * 7)
+    policy = Policy(network, (3,))
+    params = policy.init(jax.random.key(1), GRID)
+    steps = jnp.stack([GRID, GRID + 1.0, GRID])
+    carry, seen = policy.initial_carry((3,)), []
+    for obs in steps:
+        *position, carry = policy.apply(params, obs, carry)
+        seen.append(position)
+    (outputs, value), (_, _), (later, later_value) = seen
+    assert outputs.shape == (3, 5 * 4 * 7)
+    # The same observation, after another one between: each cell of each grid has other outputs.
+    assert (outputs != later).reshape(3, 20, 7).any(-1).all()
+    assert (value != later_value).all()
+    # The parts that do not depend on time are computed for all steps at once.
+    embedded = policy.apply(params, steps, method="embed")
+    carry = policy.initial_carry((3,))
+    for i, (expected, expected_value) in enumerate(seen):
+        here = jax.tree.map(lambda x, i=i: x[i], embedded)
+        carry = policy.apply(params, carry, here.x, method="advance")
+        got, got_value = policy.apply(params, carry, here, method="policy_and_value")
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got_value, expected_value, rtol=1e-5, atol=1e-6)
 
 
 def test_numbers_beside_the_grid_are_channels_of_all_cells() -> None:
