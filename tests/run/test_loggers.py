@@ -13,10 +13,13 @@ import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import chex
 import jax
 import numpy as np
+import optax
 import pytest
 
 import rljax
@@ -26,7 +29,8 @@ from rljax.run.loggers.mlflow import MLflow
 from rljax.run.loggers.parts import recall_identity
 from rljax.run.loggers.several import recent_gradients
 from rljax.run.loggers.tensorboard import TensorBoard
-from tests.run.tiny_runs import CONFIG, records
+from tests.run.tiny_data import tiny_dataset
+from tests.run.tiny_runs import CONFIG, TINY, records
 
 SHORT = CONFIG.replace(total_timesteps=64 * 6, eval_every=128)
 
@@ -190,6 +194,72 @@ def test_recent_gradients_are_adams_first_moment_by_parameter() -> None:
     assert norm == pytest.approx(0.1 * 1e-3, rel=1e-4)
     several = jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 3))
     assert [g.shape for g in jax.tree.leaves(recent_gradients(several))] == [p.shape for p in jax.tree.leaves(several.params)]
+
+
+def adam(params: Any, axes: int | None = None) -> Any:
+    """State of an Adam whose moment is equal to the parameters: as a tree, or as one vector behind so many leading axes."""
+    moment = params
+    if axes is not None:
+        moment = np.concatenate([x.reshape(*x.shape[:axes], -1) for x in jax.tree.leaves(params)], -1)
+    return (optax.ScaleByAdamState(np.zeros(()), moment, jax.tree.map(np.zeros_like, moment)), optax.EmptyState())
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (3, 2)])
+def test_moments_have_the_axes_of_seeds_and_learners(leading: tuple[int, ...]) -> None:
+    def params(start: float) -> Any:
+        kernel, bias = (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for shape in ((*leading, 2, 4), (*leading, 4)))
+        return {"mu": {"kernel": start + kernel}, "head": {"bias": -start - bias}}
+
+    one, axes = params(0), len(leading)
+    two = {"actor": one, "critic": params(100)}
+    for given, opt_state in (
+        (one, adam(one)),
+        (one, adam(one, axes)),
+        (two, adam(two, axes)),
+        (two, {name: adam(each, axes) for name, each in two.items()}),
+    ):
+        found = recent_gradients(SimpleNamespace(params=given, opt_state=opt_state))
+        chex.assert_trees_all_equal(found, given)
+
+
+def test_moments_of_several_optimizers_have_the_paths_of_these() -> None:
+    params = {"actor": np.arange(3.0), "critic": np.arange(4.0)}
+    optimizers = {"first": optax.adam(1.0), "second": optax.adam(1.0)}
+    both = optax.multi_transform(optimizers, {"actor": "first", "critic": "second"})
+    for opt_state in (both.init(params), (adam(params["actor"]), adam(params["critic"]))):
+        found = recent_gradients(SimpleNamespace(params=params, opt_state=opt_state))
+        assert sorted(x.shape for x in jax.tree.leaves(found)) == [(3,), (4,)]
+        assert len(found) == 2
+    assert recent_gradients(SimpleNamespace(params=params, opt_state=optax.sgd(1.0).init(params))) is None
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("self_play", 2), ("league", None), ("td3_bc", None), ("sac", None)])
+def test_every_structure_of_parameters_has_gradients(name: str, seeds: int | None) -> None:
+    config = TINY[name]
+    if hasattr(config, "dataset"):
+        tiny_dataset(config.env)
+    agent = rljax.make_agent(config)
+    init = agent.init if seeds is None else lambda key: jax.vmap(agent.init)(jax.random.split(key, seeds))
+    state = jax.eval_shape(init, jax.random.key(0))
+    params, opt_state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (state.params, state.opt_state))
+    found = recent_gradients(SimpleNamespace(params=params, opt_state=opt_state))
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, params)
+
+
+def test_gradients_that_cannot_be_found_end_the_logger_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drawing(Recorder):
+        def histograms(self, step: int, trees: Mapping[str, Any]) -> None: ...
+
+    def fail(state: Any) -> Any:
+        raise KeyError("mu")
+
+    monkeypatch.setattr(several, "recent_gradients", fail)
+    drawing, other = Drawing(), Recorder()
+    attached = several.Loggers([drawing, other])
+    with pytest.warns(rljax.RljaxWarning, match="logger Drawing failed and is switched off; training continues"):
+        attached.histograms(64, SimpleNamespace(params={}))
+    assert attached.loggers == [other]
 
 
 @pytest.mark.parametrize("error", [None, "callback", "nan"])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import jax
+import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 
+from rljax.collect.minibatches import unraveler
 from rljax.core.errors import ConfigError, RljaxWarning, did_you_mean, how_to_install, reason_of, shown
 from rljax.run.loggers.aim import Aim
 from rljax.run.loggers.mlflow import MLflow
@@ -77,9 +79,13 @@ class Loggers:
         self._each(lambda logger: logger.flush() if hasattr(logger, "flush") else None)
 
     def histograms(self, step: int, state: Any) -> None:
-        trees = {"parameters": state.params, "gradients": recent_gradients(state)}
-        trees = {kind: jax.device_get(tree) for kind, tree in trees.items() if tree is not None}
-        self._each(lambda logger: logger.histograms(step, trees) if hasattr(logger, "histograms") else None)
+        @functools.cache
+        def trees() -> dict[str, Any]:
+            found = {"parameters": state.params, "gradients": recent_gradients(state)}
+            return {kind: jax.device_get(tree) for kind, tree in found.items() if tree is not None}
+
+        # Within the call, so that what fails there ends the logger and not the training.
+        self._each(lambda logger: logger.histograms(step, trees()) if hasattr(logger, "histograms") else None)
 
     def close(self, failed: bool = False) -> None:
         if failed:
@@ -110,10 +116,35 @@ class Loggers:
 
 
 def recent_gradients(state: Any) -> Any:
-    """Return Adam's first moment, in the structure of the parameters; None for an optimiser without one."""
-    moment = optax.tree.get(getattr(state, "opt_state", None), "mu", None)
-    if not isinstance(moment, jax.Array):
+    """Return Adam's first moment on the host, in the structure of the parameters; None for an optimiser without one.
+
+    Of several optimisers, those in a dict with the names of the parameters have their moments under these names; otherwise each
+    moment is under its path in the optimiser's state.
+    """
+    return _moments(getattr(state, "opt_state", None), state.params)
+
+
+def _moments(opt_state: Any, params: Any) -> Any:
+    if isinstance(opt_state, Mapping) and isinstance(params, Mapping) and opt_state.keys() == params.keys():
+        return {name: _moments(opt_state[name], params[name]) for name in params}
+    # The moment is a field of Adam's state. Without the filter, a part of the network that is named "mu" would be found, too.
+    found = optax.tree.get_all_with_path(opt_state, "mu", lambda path, _: not isinstance(path[-1], jax.tree_util.DictKey))
+    if len(found) == 1:
+        return _like(params, jax.device_get(found[0][1]))
+    paths = [jax.tree_util.keystr(path[:-1], simple=True, separator="/") for path, _ in found]
+    return {path: jax.device_get(moment) for path, (_, moment) in zip(paths, found, strict=True)} or None
+
+
+def _like(params: Any, moment: Any) -> Any:
+    """Return a flat vector in the structure of the parameters, and any other moment as it is.
+
+    A vector has the leading axes of the parameters: of seeds, and of the learners of a game.
+    """
+    shapes = jax.tree.map(np.shape, params)
+    if not isinstance(moment, np.ndarray) or moment.shape == shapes or moment.size != sum(map(np.size, jax.tree.leaves(params))):
         return moment
-    # The optimiser may keep all parameters as one flat vector; with several seeds, one vector per seed.
-    unravel = ravel_pytree(jax.tree.map(lambda x: x[0], state.params) if moment.ndim == 2 else state.params)[1]
-    return jax.vmap(unravel)(moment) if moment.ndim == 2 else unravel(moment)
+    leading = moment.ndim - 1
+    unravel = unraveler(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[leading:], moment.dtype), params))
+    for _ in range(leading):
+        unravel = jax.vmap(unravel)
+    return unravel(moment)
