@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from rljax.collect.environments import try_environment
 from rljax.collect.own_agent import check_own_act
-from rljax.core.agent import Agent, make_agent
+from rljax.core.agent import Agent, data_of, make_agent
 from rljax.core.config import Config, env_name
-from rljax.core.config_files import config_table
+from rljax.core.config_files import comparable_table, config_table
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, TrainingError, first_line, shown
 from rljax.core.keys import as_key
@@ -33,10 +34,10 @@ from rljax.run.files.remote import Remote
 from rljax.run.initial import begin_from, check_teacher
 from rljax.run.loggers.parts import Logger
 from rljax.run.loggers.several import Loggers
-from rljax.run.processes import check_processes, gather_state, is_first
+from rljax.run.processes import check_processes, check_same, gather_state, is_first
 from rljax.run.progress import Progress, Silent, default_progress
 from rljax.run.signals import note_signals
-from rljax.run.start import start_forked, start_new, start_resumed
+from rljax.run.start import BUDGET, start_forked, start_new, start_resumed
 
 
 def fit(
@@ -160,6 +161,17 @@ def fit(
     shown_progress = _progress(progress if first else False, agent)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_explain_errors_of_jax(folder if first else None))
+        _check_same_run(
+            agent,
+            key=None if key is None else np.asarray(jax.random.key_data(_single_key(key))).tolist(),
+            seeds=seeds,
+            run_dir=None if folder is None else "a folder",
+            resume=folder.name if folder is not None and resumed else None,
+            fork=_name(fork),
+            init_from=_name(init_from),
+            checkpoint_every=checkpoint_every,
+            **({} if total_timesteps is None else {BUDGET: total_timesteps}),
+        )
         shown_progress.prepare()
         stack.callback(shown_progress.stop)
         if resumed and folder is not None:
@@ -172,6 +184,7 @@ def fit(
             start = start_forked(fork, agent, seeds)
         elif agent is not None:
             start = start_new(agent, None if key is None else _single_key(key), seeds, init_from)
+        _check_same_run(start.agent, step=start.info.step_offset + start.iteration * start.agent.config.steps_per_iteration)
         saves, folder = folder is not None, folder if first else None
         driver = Driver(
             start,
@@ -195,6 +208,24 @@ def fit(
                 _lock(folder, stack)
         stopping = stack.enter_context(note_signals())
         return driver.run(stopping, max_minutes)
+
+
+def _check_same_run(agent: Agent | None, **more: Any) -> None:
+    """Refuse processes that would train different runs: `check_same` of `more`, and of the agent's configuration.
+
+    Paths of data may be others on other machines; the digest of the data must be the same.
+    """
+    if jax.process_count() == 1:
+        return
+    if agent is not None:
+        table = {name: value for name, value in comparable_table(agent.config).items() if name not in ("dataset", "teachers")}
+        more = {**table, "digest of the data": data_of(agent), **more}
+    check_same(more)
+
+
+def _name(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the last part of a path, whose folders may be others on other machines."""
+    return None if path is None else Path(path).name
 
 
 def _lock(folder: Path, stack: contextlib.ExitStack) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,6 +29,9 @@ START_SECONDS = 120
 """Number of seconds to wait for all processes to start."""
 
 LARGEST_PORT = 65_535
+
+MAX_SHOWN = 3
+"""Largest number of differences between processes that a message names."""
 
 
 def join_processes(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
@@ -109,6 +115,47 @@ def check_processes(config: Config) -> None:
             f"num_devices = {config.num_devices}: {jax.process_count()} processes have {jax.device_count()} devices together, "
             f"expected num_devices = {jax.device_count()}"
         )
+
+
+def check_same(values: Mapping[str, Any]) -> None:
+    """Refuse a run whose processes were started with different configurations; all of them must call this.
+
+    Processes with other programs would wait for each other forever, and those with other numbers would train something that
+    none of them was told to.
+
+    Args:
+        values: what must be the same in all processes, by name; JSON can hold each value.
+
+    Raises:
+        ConfigError: a value differs. All processes raise it; the message names what differs, and how.
+    """
+    if jax.process_count() == 1:
+        return
+    of_process = [json.loads(text) for text in _gather_bytes(json.dumps(dict(values)).encode())]
+    differences = []
+    for name in dict.fromkeys(itertools.chain(*of_process)):
+        texts = [json.dumps(each.get(name)) for each in of_process]  # NaN equals itself as a text
+        other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
+        if other is not None:
+            here, there = (shown(each[name]) if name in each else "not given" for each in (of_process[0], of_process[other]))
+            differences.append(f"{name} is {here} in process 0 and {there} in process {other}")
+    if differences:
+        more = f"; {len(differences) - MAX_SHOWN} more differ" if len(differences) > MAX_SHOWN else ""
+        raise ConfigError(
+            f"the processes of this run were started with different configurations: {'; '.join(differences[:MAX_SHOWN])}{more}; "
+            "start all with the same command"
+        )
+
+
+def _gather_bytes(content: bytes) -> list[bytes]:
+    """Gather the bytes of every process, as many as each has."""
+    from jax.experimental import multihost_utils
+
+    lengths = gather_values(len(content))[:, 0].astype(int)
+    padded = np.zeros(lengths.max(), np.uint8)
+    padded[: len(content)] = np.frombuffer(content, np.uint8)
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
 
 def gather_values(*values: float) -> np.ndarray:

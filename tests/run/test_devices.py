@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +20,7 @@ import pytest
 
 import rljax
 from rljax.core.config_files import dump_config
+from rljax.run import processes
 from rljax.run.processes import join_processes
 from tests.run.devices_script import CONFIGS, apart
 from tests.run.simulated_devices import printed_on_devices
@@ -128,21 +132,23 @@ def free_port() -> int:
 TRAIN = (sys.executable, "-m", "rljax.cli.main", "train")
 
 
-def started(arguments: list[str], folder: Path, slurm: bool = False) -> list[subprocess.Popen[str]]:
-    """Two processes of `rljax train`, told of each other by options, or as Slurm does it."""
+def started(
+    arguments: list[str], folder: Path, slurm: bool = False, others: list[str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Two processes of `rljax train`, told of each other by options, or as Slurm does it; the second may have other arguments."""
     port = free_port()
     told = [f"--coordinator=localhost:{port}", "--num-processes=2"]
     job = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2", "JAX_COORDINATOR_PORT": str(port)}
     return [
         subprocess.Popen(
-            [*TRAIN, *arguments, *(["--coordinator=auto"] if slurm else [*told, f"--process-id={i}"])],
+            [*TRAIN, *own, *(["--coordinator=auto"] if slurm else [*told, f"--process-id={i}"])],
             env={**os.environ, **(job | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} if slurm else {})},
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for i in range(2)
+        for i, own in enumerate([arguments, arguments if others is None else others])
     ]
 
 
@@ -209,6 +215,54 @@ def test_two_processes_train_one_run_and_come_to_what_one_does(name: str, tmp_pa
     differ, moved = apart(alone, both), apart(alone, before)
     figure(f"two processes, {name}: parameters differ from those of one by {differ:.1e} at most, and have moved by {moved:.1e}")
     assert differ < min(ROUNDING, 0.01 * moved)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("others", "differs"),
+    [
+        (["tiny.toml", "--learning-rate", "0.1", "--num-epochs", "2"],
+         "learning_rate is 0.00025 in process 0 and 0.1 in process 1; num_epochs is 4 in process 0 and 2 in process 1"),
+        (["--resume", "begun"], "resume is None in process 0 and 'begun' in process 1"),
+    ],
+)  # fmt: skip
+def test_processes_with_different_configurations_all_end_with_one_line(others: list[str], differs: str, tmp_path: Path) -> None:
+    """Those with other numbers of gradient steps would wait for each other forever."""
+    config = rljax.PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=640, network={"hidden": [8]})
+    (tmp_path / "tiny.toml").write_text(dump_config(config.replace(num_devices=2)))
+    if "--resume" in others:
+        rljax.fit(config, run_dir=tmp_path / "begun", callback=lambda step, _: True)
+        (tmp_path / "begun" / "config.toml").write_text((tmp_path / "tiny.toml").read_text())
+    for status, said, error in ended(started(["tiny.toml", "--run-dir", "new"], tmp_path, others=others), 120):
+        assert status == 2
+        assert "training" not in said
+        message = (
+            f"the processes of this run were started with different configurations: {differs}; start all with the same command"
+        )
+        assert f"rljax: {message}\n" in error
+        assert "Traceback" not in error
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_differs_between_processes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    here = {"loss": math.nan, "network": {"hidden": [8]}, "seeds": None, "a": 1, "b": 2}
+
+    def gather(content: bytes) -> list[bytes]:
+        return [content, *(json.dumps(each).encode() for each in others)]
+
+    monkeypatch.setattr(processes, "_gather_bytes", gather)
+    others = [here, here]
+    processes.check_same(here)
+    others = [here, {**here, "network": {"hidden": [4]}}]
+    with pytest.raises(
+        rljax.ConfigError, match=re.escape("network is {'hidden': [8]} in process 0 and {'hidden': [4]} in process 2")
+    ):
+        processes.check_same(here)
+    others = [{"loss": 0.0, "network": {}, "b": 1, "a": 1}, {"gamma": 0.9}]
+    with pytest.raises(rljax.ConfigError, match=r"loss is nan in process 0 and 0\.0 in process 1; .*; 2 more differ"):
+        processes.check_same(here)
 
 
 @pytest.mark.long

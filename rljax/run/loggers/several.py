@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -147,4 +148,4 @@ def _like(params: Any, moment: Any) -> Any:
     unravel = unraveler(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[leading:], moment.dtype), params))
     for _ in range(leading):
         unravel = jax.vmap(unravel)
-    return unravel(moment)
+    return unravel(jnp.asarray(moment))
