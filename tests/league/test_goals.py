@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 import rljax
 from rljax.algos.common.policy import policy_and_value
+from rljax.core.environments.spaces import Dict
 from rljax.envs import GoalGame, KuhnPoker, MatrixGame
 from rljax.league.training import game_collect, game_init, game_parts, game_update
 
@@ -56,6 +59,59 @@ def test_what_only_a_critic_sees_stays_hidden_from_actors_with_goals() -> None:
     public = {name: x for name, x in state.obs.items() if name != "privileged"}
     chosen = [agent.act(state, obs, None, jax.random.key(1))[0] for obs in (state.obs, public)]
     np.testing.assert_array_equal(*chosen)
+
+
+class Split(KuhnPoker):
+    """Kuhn poker with an observation and a reward of several parts; the reward is twice the first of them and once the second."""
+
+    parts = ("win", "pot")
+
+    def observation_space(self, params: Any) -> Dict:
+        return Dict({"entities": super().observation_space(params)})
+
+    def observe(self, state: Any, params: Any) -> dict[str, jax.Array]:
+        return {"entities": super().observe(state, params)}
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        _, state = super().reset_env(key, params)
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        _, state, reward, terminated, info = super().step_env(key, state, action, params)
+        components = dict(zip(self.parts, (reward, jnp.ones(2)), strict=True))
+        return self.observe(state, params), state, 2 * reward + 1, terminated, {**info, "reward_components": components}
+
+
+def test_the_components_and_the_keys_of_a_game_stand_beside_the_goal() -> None:
+    plain = Split()
+    game, params = GoalGame(plain, 2, follow=lambda state, action, goal: jnp.full(2, 7.0)), plain.default_params
+    obs, state = game.reset_env(jax.random.key(0), params)
+    assert set(obs) == set(game.observation_space(params).spaces) == {"entities", "goal"}
+    np.testing.assert_array_equal(obs["entities"], plain.observe(state.game, params)["entities"])
+    for _ in range(3):  # check and check: the end
+        before, key = state, jax.random.key(1)
+        obs, state, reward, over, info = game.step_env(key, before, jnp.zeros(2, jnp.int32), params)
+        expected = plain.step_env(key, before.game, jnp.zeros(2, jnp.int32), params)
+        np.testing.assert_array_equal(reward, expected[2])
+        own = expected[4]["reward_components"]
+        assert {name: x.tolist() for name, x in info["reward_components"].items()} == {
+            **{name: x.tolist() for name, x in own.items()},
+            "follow": [7.0, 7.0],
+        }
+        if over:
+            break
+    assert over
+    assert np.asarray(own["win"]).any()
+    assert own["win"].tolist() != reward.tolist()
+
+
+def test_a_second_goal_and_a_second_component_of_its_name_are_refused() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"GoalGame\(.* with goals\): its observations have a 'goal' already"):
+        GoalGame(GoalGame(KuhnPoker(), 2), 2)
+    game = Split()
+    game.parts = ("win", "follow")
+    with pytest.raises(rljax.ConfigError, match=r"with goals: the game has a reward component 'follow' already"):
+        rljax.make_agent(rljax.SelfPlayConfig(env=GoalGame(game, 2)))
 
 
 def league_of_goals(**changes: object) -> rljax.LeagueConfig:
