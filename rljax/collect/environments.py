@@ -23,6 +23,7 @@ from rljax.core.environments.wrappers import (
     FlattenObservation,
     PublicObservation,
     TimeLimit,
+    Wrapper,
 )
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game
@@ -146,6 +147,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
             f"env = {game.name!r}: an agent that moves a team of {game.team_size} against a fixed player plays no matches"
         )
     if not isinstance(game, Game):
+        _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
     for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack", "scale_rewards"):
         value = getattr(config, name)
@@ -162,6 +164,19 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if time_limit is not None:
         game = GameTimeLimit(game, time_limit)
     return game, env_params
+
+
+def _refuse_around_game(env: Any) -> None:
+    """Refuse wrappers of environments around a game: these are environments of one agent."""
+    inside = env
+    while isinstance(inside, Wrapper) and not isinstance(inside, Game):
+        inside = inside.env
+    if isinstance(inside, Game):
+        raise ConfigError(
+            f"env: {type(env).__name__} around {inside.name} is an environment of one agent, expected a game: give the game "
+            "itself with time_limit = ... or clip_rewards = ..., or a wrapper derived from "
+            "rljax.core.games.game_wrappers.WrappedGame"
+        )
 
 
 def make_game(config: Config) -> tuple[Game, Any]:
