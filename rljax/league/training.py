@@ -122,7 +122,7 @@ def _result(parts: GameParts, steps: GameSteps) -> jax.Array:
 
 def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[GameState, Metrics]:
     """Update each learner on its games, and advance the state's keys and iteration. Metrics are those of learner 0, the main
-    agent.
+    agent, but where that of another is not finite, this one.
     """
     config, game, learners = parts.config, parts.game, parts.learners
     key, *shuffle_keys = jax.random.split(state.key, learners + 1)
@@ -159,7 +159,8 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
         by_learner(state.teacher_carry, 0),
         jnp.stack(shuffle_keys),
     )
-    metrics = {name: x[0] for name, x in stacked.items()} | {"train/learning_rate": rate}
+    # A learner whose losses are not finite stands for all, since a run stops by its metrics.
+    metrics = {name: x[jnp.argmax(~jnp.isfinite(x))] for name, x in stacked.items()} | {"train/learning_rate": rate}
     taught = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), taught)
     return state.replace(key=key, iteration=state.iteration + 1, teacher_carry=taught, **after._asdict()), metrics
 

@@ -18,6 +18,7 @@ import rljax
 from rljax.core.environments.environment import Environment
 from rljax.core.environments.spaces import Box, Discrete, MultiDiscrete
 from rljax.envs.tic_tac_toe import TicTacToe
+from rljax.league.training import game_collect
 from rljax.run.chunks import losses_are_finite
 from rljax.run.divergence import find_fault, first_bad
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays, read_meta
@@ -341,6 +342,23 @@ def test_the_records_end_with_the_step_at_which_training_failed(
         lines = records(tmp_path / "a")
         assert "failure" in lines[-1]
         assert [line["step"] for line in lines if "hyperparameters" not in line] == [*range(64, step + 1, 64), step]
+
+
+@pytest.mark.slow
+def test_a_league_stops_at_the_step_at_which_a_learner_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exploiter, here, whose parameters break in the seventh iteration; the main agent's are as they should be."""
+
+    def breaks(parts: Any, state: Any) -> Any:
+        state, steps = game_collect(parts, state)
+        wrong = jnp.where(state.iteration == 6, jnp.nan, 0.0)
+        return state.replace(params=jax.tree.map(lambda x: x.at[1].add(wrong), state.params)), steps
+
+    monkeypatch.setattr("rljax.league.training.game_collect", breaks)
+    monkeypatch.setattr("rljax.run.driver.CHUNK_SECONDS", 1e9)  # the third chunk has 16 iterations from the sixth on
+    config = TINY["league"].replace(eval_every=None, exploitability_every=None)
+    with pytest.raises(rljax.TrainingError, match=r"train/value became nan in the iteration that ended at step 448 \("):
+        rljax.fit(config, run_dir=tmp_path / "a", checkpoint_seconds=None)
+    assert [line["step"] for line in records(tmp_path / "a") if "failure" in line] == [448]
 
 
 @pytest.mark.slow
