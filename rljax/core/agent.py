@@ -238,7 +238,15 @@ def make_agent(config: Config, *, loss_fn: Callable[..., tuple[jax.Array, Metric
 
 
 def _checking_carry(agent: Agent) -> Agent:
-    """Return the agent, whose `act` raises a ConfigError where a carry is not one for such observations."""
+    """Return the agent, whose `act` and `step` raise a ConfigError where a carry is not one for such observations."""
+
+    def step(state: Any) -> tuple[Any, Metrics]:
+        try:
+            return agent.step(state)
+        except Exception as error:
+            if not isinstance(error, RljaxError):
+                _check_own_carry(agent, state)
+            raise
 
     def act(
         state: Any, obs: Any, carry: Any, key: jax.Array, deterministic: bool = False, mask: jax.Array | None = None
@@ -254,7 +262,18 @@ def _checking_carry(agent: Agent) -> Agent:
             _check_carry(agent, state, obs, carry, key, mask)
         return action, after
 
-    return agent._replace(act=act)
+    return agent._replace(act=act, step=step)
+
+
+def _check_own_carry(agent: Agent, state: Any) -> None:
+    """Raise a ConfigError if the carry in a state is not like that of a state from `agent.init`."""
+    try:
+        wanted, carry = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0))).carry, state.carry
+    except Exception:  # the carry is not the reason
+        return
+    if not same_structure(wanted, carry) or _shapes(wanted) != _shapes(carry):
+        expected, found = (jax.tree.map(jnp.shape, x) for x in (wanted, carry))
+        raise ConfigError(f"state.carry: has the shape {found}, expected {expected}, as in a state from init") from None
 
 
 def _shapes(tree: Any) -> list[tuple[int, ...]]:

@@ -368,6 +368,9 @@ def test_a_carry_of_another_shape_is_one_line(shape: tuple[int, int]) -> None:
     with pytest.raises(ConfigError, match=r"carry: has the shape .*, expected .*\(3, ") as error:
         agent.act(state, obs, jax.tree.map(lambda _: jnp.zeros(shape), carry), jax.random.key(0))
     assert "\n" not in str(error.value)
+    wrong = state.replace(carry=jax.tree.map(lambda x: x[..., :-1], state.carry))
+    with pytest.raises(ConfigError, match=r"^state\.carry: has the shape .*, expected .*\(4, .*, as in a state from init$"):
+        agent.step(wrong)
 
 
 @pytest.mark.parametrize(
