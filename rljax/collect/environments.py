@@ -149,7 +149,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack", "scale_rewards"):
+    for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack"):
         value = getattr(config, name)
         # A number in a batch of configurations may be traced, which has no truth.
         if config.of_games and (isinstance(value, jax.Array) or value):
@@ -174,7 +174,7 @@ def _refuse_around_game(env: Any) -> None:
     if isinstance(inside, Game):
         raise ConfigError(
             f"env: {type(env).__name__} around {inside.name} is an environment of one agent, expected a game: give the game "
-            "itself with time_limit = ... or clip_rewards = ..., or a wrapper derived from "
+            "itself with time_limit, scale_rewards or clip_rewards, or a wrapper derived from "
             "rljax.core.games.game_wrappers.WrappedGame"
         )
 

@@ -295,11 +295,12 @@ def make_games(config: GameConfig) -> Agent:
         outputs, value, _ = policy_and_value(parts.ppo, params, obs)
         logits = outputs.chosen(outputs.each) if isinstance(outputs, PerGroup) else outputs
         value = value_of_rewards(config, value)
+        # A search adds values to rewards of the game, so they need its unit.
         rewards = state.reward_statistics
-        if rewards is None:
-            return logits, value
-        # A search adds values to rewards of the game, so they need its unit. Agents packed without the statistics have zeros.
-        return logits, value * jnp.where(rewards.statistics.count > 0, return_deviation(rewards), 1.0)[0]
+        if rewards is not None:
+            # Agents packed without the statistics have zeros.
+            value = value * jnp.where(rewards.statistics.count > 0, return_deviation(rewards), 1.0)[0]
+        return logits, value if config.scale_rewards is None else value / config.scale_rewards
 
     act = game_act(parts.game, parts.game_params, parts.ppo.policy, parts.ppo.head, main_of, num_values(config))
     return Agent(init, step, act, config, report=report, policy_and_value=None if parts.has_memory else evaluate_positions)

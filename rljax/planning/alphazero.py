@@ -78,8 +78,9 @@ class AlphaZeroConfig(OnPolicyConfig):
         for name in ("normalize_observations", "normalize_rewards"):
             if getattr(self, name):
                 raise ConfigError(f"{name} = true: AlphaZero learns from positions as they are, and from results; expected false")
-        if self.clip_rewards is not None:
-            raise ConfigError(f"clip_rewards = {self.clip_rewards}: AlphaZero learns from results as they are, expected none")
+        for name in ("clip_rewards", "scale_rewards"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name} = {getattr(self, name)}: AlphaZero learns from results as they are, expected none")
 
 
 class AlphaZeroParts(NamedTuple):

@@ -18,8 +18,9 @@ from rljax.collect.normalizers import init_reward_statistics, init_statistics, n
 from rljax.collect.returns import gae, upgo
 from rljax.collect.streams import traced_seat
 from rljax.core.errors import ConfigError
-from rljax.core.games.game_wrappers import GROUP, OBS, CentralCritic, player_view, public_part
-from rljax.envs import KuhnPoker, make_env
+from rljax.core.games.game import RESULT
+from rljax.core.games.game_wrappers import GROUP, OBS, CentralCritic, WrappedGame, player_view, public_part
+from rljax.envs import GoalGame, KuhnPoker, make_env
 from rljax.envs.race import Race
 from rljax.league import branch, exploitability, learning, tree_policies, uniform_policies
 from rljax.league.learning import _bonus, _rewards, _streams
@@ -460,6 +461,36 @@ def test_clipped_rewards_are_divided_by_the_deviation_of_clipped_returns() -> No
     np.testing.assert_allclose(found.reshape(12, 16), scaled, rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), moved.reward_statistics, expected)
     assert float(jnp.max(found)) > 1.0
+
+
+class Halved(WrappedGame):
+    """Rewards, and their components, are half as large; results stay what they are."""
+
+    def step_env(self, *args: Any) -> Any:
+        obs, state, reward, terminated, info = self.env.step_env(*args)
+        components = {name: 0.5 * x for name, x in info["reward_components"].items()}
+        return obs, state, 0.5 * reward, terminated, {**info, RESULT: reward, "reward_components": components}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [(), ("win", "follow")])
+def test_scaled_rewards_are_those_of_a_game_that_has_them_and_results_are_those_of_the_game(heads: tuple[str, ...]) -> None:
+    game = GoalGame(make_env("TicTacToe-v0")[0], 2)
+    config = league(game, scale_rewards=0.5, value_heads=heads, num_envs=32)
+    agent, of_halved = rljax.make_agent(config), rljax.make_agent(config.replace(env=Halved(game), scale_rewards=None))
+    state, expected = (jax.jit(x.init)(jax.random.key(0)) for x in (agent, of_halved))
+    returns = []
+    for _ in range(2):
+        (state, metrics), (expected, by_hand) = (jax.jit(x.step)(s) for x, s in ((agent, state), (of_halved, expected)))
+        np.testing.assert_allclose(metrics["train/value_loss"], by_hand["train/value_loss"], rtol=1e-4)
+        assert float(metrics["episode/return"]) == 2 * float(by_hand["episode/return"])
+        returns.append(float(metrics["episode/return"]))
+    for tree in (lambda s: s.params, lambda s: s.league.payoff):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), tree(state), tree(expected))
+    steps = jax.jit(lambda s: game_collect(game_parts(config), s))(state)[1]
+    assert set(np.unique(steps.result[np.asarray(steps.done)])) <= {-1.0, 0.0, 1.0}
+    assert np.abs(steps.result).max() == 1.0
+    assert any(returns)
 
 
 @pytest.mark.slow

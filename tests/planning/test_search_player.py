@@ -58,6 +58,9 @@ def test_values_for_a_search_are_in_the_unit_of_the_games_rewards_and_without_th
     # Agents packed by earlier versions have no statistics.
     packed = state.replace(reward_statistics=jax.tree.map(jnp.zeros_like, rewards))
     np.testing.assert_allclose(agent.policy_and_value(packed, obs)[1], value / 2.0, rtol=1e-5)
+    scaled = rljax.make_agent(config.replace(scale_rewards=0.1))
+    assert scaled.policy_and_value is not None
+    np.testing.assert_allclose(scaled.policy_and_value(packed, obs)[1], value / 2.0 / 0.1, rtol=1e-5)
 
 
 @pytest.mark.slow
