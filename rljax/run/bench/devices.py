@@ -15,9 +15,10 @@ import jax
 
 from rljax.algos.common.training import make_train
 from rljax.algos.ppo import PPOConfig
+from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.devices import usable_cores
 from rljax.core.errors import RljaxError
-from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved, use_compilation_cache
+from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved
 
 COUNTS = (1, 2, 4, 8)
 """Numbers of devices; real ones only as far as they exist."""

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 
 from rljax.algos.common.training import make_train
+from rljax.core.compilation_cache import use_compilation_cache
 from rljax.league.config import LeagueConfig, SelfPlayConfig
 from rljax.league.training import make_games
-from rljax.run.bench.timing import hardware, time_interleaved, use_compilation_cache
+from rljax.run.bench.timing import hardware, time_interleaved
 
 ITERATIONS = 10
 NUM_STEPS = 32

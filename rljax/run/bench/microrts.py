@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.backend import clear_backends
 
+from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.errors import RljaxError
 from rljax.envs.microrts.actions import biased_choice, orders_at, random_choice
 from rljax.envs.microrts.java.engine import Java, start_java
@@ -22,7 +23,7 @@ from rljax.envs.microrts.rules.layout import games_last
 from rljax.envs.microrts.rules.units import NONE
 from rljax.envs.microrts.scripted.bots import PAUSE
 from rljax.envs.registry import make_env
-from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved, use_compilation_cache
+from rljax.run.bench.timing import Program, Run, Timing, hardware, time_interleaved
 from rljax.run.microrts.gym_microrts import GymMicroRTS
 
 NUM_GAMES = {"basesWorkers8x8": (128, 128), "basesWorkers16x16": (128, 32)}

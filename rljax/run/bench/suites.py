@@ -27,6 +27,7 @@ from rljax.algos.dreamer.config import DreamerConfig
 from rljax.algos.ppo import PPOConfig, ppo_init, ppo_parts
 from rljax.collect.evaluation import evaluate
 from rljax.core.agent import make_agent
+from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.config_files import load_config
 from rljax.run.bench.devices import print_devices
 from rljax.run.bench.dreamer import print_dreamer
@@ -38,7 +39,7 @@ from rljax.run.bench.processes import print_processes
 from rljax.run.bench.products import products_alone
 from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
-from rljax.run.bench.timing import Program, hardware, time_interleaved, use_compilation_cache
+from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
 

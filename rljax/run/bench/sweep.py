@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.training import make_train
+from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.config_files import load_config
-from rljax.run.bench.timing import Program, hardware, time_interleaved, use_compilation_cache
+from rljax.run.bench.timing import Program, hardware, time_interleaved
 from rljax.run.search.sweep import sweep
 
 COUNTS = {"cpu": (1, 16, 64), "gpu": (1, 64, 512, 2048)}

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 
 
 class Timing(NamedTuple):
@@ -23,13 +22,6 @@ class Timing(NamedTuple):
 
 Program = Callable[[jax.Array], Any]
 Run = Callable[[int], Any]
-
-
-def use_compilation_cache(used: bool) -> None:
-    """Set whether programs are read from the persistent cache: one that is would seem to need no time to compile."""
-    jax.config.update("jax_enable_compilation_cache", used)
-    # JAX looks at the setting only when it compiles for the first time.
-    compilation_cache.reset_cache()
 
 
 def cpu_model() -> str:

@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from rljax.collect.replay import in_host_memory
 from rljax.core.agent import Agent, make_agent
+from rljax.core.compilation_cache import without_compilation_cache
 from rljax.core.config import Config, env_name
 from rljax.core.devices import Target, compiling_for, make_mesh, shardings
 from rljax.core.errors import ConfigError, RljaxError, first_line, shortened, shown
@@ -174,7 +175,8 @@ def compile_for(config: Config, target: str, *, seeds: int | None = None) -> Com
         check_one_run(config, f"seeds = {seeds}")
     if runs_outside_jax(config):
         raise ConfigError(f"env = '{env_name(config)}' is simulated outside JAX, on the host: there is no program for {target}")
-    with target_of(target) as (devices, chip):
+    # The cache of compiled programs can read none for a device that is not there, and would warn at each.
+    with target_of(target) as (devices, chip), without_compilation_cache():
         return compile_on(config, devices, chip, seeds)
 
 

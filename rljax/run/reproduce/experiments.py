@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
+from rljax.core.compilation_cache import without_compilation_cache
 from rljax.core.errors import ConfigError, did_you_mean
-from rljax.run.bench.timing import use_compilation_cache
 from rljax.run.reproduce import (
     distilling,
     dreamer,
@@ -336,12 +334,8 @@ def reproduce(
     if not 0 < budget <= 1:
         raise ConfigError(f"budget = {budget:g}: expected a share of the steps, above 0 and at most 1")
     report = Report(name, experiment.measures, first_seed, seeds, budget, quiet, run_dir)
-    cached: bool = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
-    use_compilation_cache(False)
-    try:
+    with without_compilation_cache():
         experiment.run(report)
-    finally:
-        use_compilation_cache(cached)
     changed = {"seeds": (seeds, experiment.seeds), "first-seed": (first_seed, FIRST_SEED), "budget": (budget, 1.0)}
     flags = "".join(f" --{flag} {value:g}" for flag, (value, usual) in changed.items() if value != usual)
     record = report.record(f"rljax reproduce {name}{flags}")

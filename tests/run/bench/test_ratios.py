@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from rljax.run.bench import league as bench_league
 from rljax.run.bench import microrts as bench_microrts
 from rljax.run.bench import simulators as bench_simulators
 from rljax.run.bench import suites, timing
-from rljax.run.bench.timing import Timing, parse_tables, run_in_turn, time_interleaved, use_compilation_cache
+from rljax.run.bench.timing import Timing, parse_tables, run_in_turn, time_interleaved
 
 CONFIG = rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8)
 
@@ -84,27 +83,6 @@ def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[s
     assert turns[0] == ["rljax, feed-forward", "rljax, gru", "products alone, gru", "rljax, lstm", "products alone, lstm"]
     assert not any("against" in column for row in rows for column in row)
     assert "peer: none" in notes
-
-
-def test_programs_are_compiled_anew_where_the_cache_was_used_before(tmp_path: Path) -> None:
-    """JAX would go on using the persistent cache, which it looks at when it compiles for the first time."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs", "jax_enable_compilation_cache")
-    before = {name: getattr(jax.config, name) for name in names}
-    try:
-        jax.config.update(names[0], str(tmp_path))
-        jax.config.update(names[1], 0.0)
-        kept = []
-        for used in (True, False, True):
-            use_compilation_cache(used)
-            jax.jit(lambda x, used=used: x * 3 + len(kept)).lower(1.0).compile()
-            kept.append(len([*tmp_path.iterdir()]))
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        use_compilation_cache(before["jax_enable_compilation_cache"])
-    assert kept[0] > 0
-    assert kept[1] == kept[0]
-    assert kept[2] > kept[1]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 from pathlib import Path
@@ -273,6 +274,20 @@ def test_dreamer_has_the_precision_of_the_target_and_not_of_this_machine() -> No
         there = rljax.dreamer_parts(config)
     assert "bfloat16" in str(there.networks)
     assert "bfloat16" not in str(rljax.dreamer_parts(config).networks)
+
+
+def test_programs_for_devices_that_are_not_there_stay_out_of_the_cache_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX writes them, can read none again, and warns each time."""
+    used: list[bool] = []
+
+    def noted(*_: Any) -> None:
+        used.append(jax.config.jax_enable_compilation_cache)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(compile_program, "target_of", lambda _: contextlib.nullcontext((here(), ROUND)))
+    monkeypatch.setattr(compile_program, "compile_on", noted)
+    rljax.compile_for(rljax.PPOConfig(env="CartPole-v1", **SMALL), "h200")
+    noted()
+    assert used == [False, True]
 
 
 def test_a_program_for_this_machine_can_be_saved(ppo: CompileReport, tmp_path: Path) -> None:
