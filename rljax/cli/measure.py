@@ -52,14 +52,18 @@ def compile_run(options: Compile, overrides: dict[str, Any]) -> None:
     path = None if options.json is None else output_path(options.json, (".json",), "json")
     saved = None if options.save is None else output_path(options.save, (SUFFIX,), "save")
     report = compile_for(config, options.target, seeds=options.seeds)
-    print("\n".join(report_lines(report)))
-    if path is not None:
-        with atomic_file(path) as aside:
-            aside.write_text(json.dumps({"config": options.config, **report.as_dict()}, indent=1) + "\n")
-        print(path)
-    if saved is not None:
-        report.save(saved)
-        print(saved)
+    # Compiling may have taken minutes: a reader who has gone (head, say) loses no file, and a file that fails loses no report.
+    try:
+        if path is not None:
+            with atomic_file(path) as aside:
+                aside.write_text(json.dumps({"config": options.config, **report.as_dict()}, indent=1) + "\n")
+        if saved is not None:
+            report.save(saved)
+    finally:
+        print("\n".join(report_lines(report)))
+    for file in (path, saved):
+        if file is not None:
+            print(file)
     if not report.fits:
         smaller = "take a smaller buffer, network or batch, or fewer environments"
         raise ConfigError(f"{options.config} does not fit on {report.target}: {smaller}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 
 import rljax
 from rljax.cli.main import main
+from rljax.cli.measure import compile_run
+from rljax.cli.options import Compile
 from rljax.core.devices import Target, compiling_for, current_target, make_mesh, platform
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.envs import CartPole
@@ -295,3 +299,32 @@ def test_a_program_for_this_machine_can_be_saved(ppo: CompileReport, tmp_path: P
     assert (tmp_path / "step.xla").stat().st_size > 1000
     with pytest.raises(rljax.ConfigError, match=r"\.xla"):
         ppo.save(tmp_path / "step.txt")
+
+
+class Gone(io.StringIO):
+    """Standard output whose reader has gone."""
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+def test_the_files_are_written_even_if_nobody_reads_the_report(
+    ppo: CompileReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, files = CompileReport(**{**vars(ppo), "target": "h200"}), (tmp_path / "step.xla", tmp_path / "report.json")
+    monkeypatch.setattr(compile_program, "compile_for", lambda *_, **__: report)
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        compile_run(Compile("cartpole_ppo", target="h200", save=str(files[0]), json=str(files[1])), {})
+    assert files[0].stat().st_size > 1000
+    assert json.loads(files[1].read_text())["launches"] == ppo.launches
+
+
+def test_the_report_is_printed_even_if_a_file_cannot_be_written(
+    ppo: CompileReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = CompileReport(**{**vars(ppo), "target": "h200", "compiled": None})
+    monkeypatch.setattr(compile_program, "compile_for", lambda *_, **__: report)
+    with pytest.raises(rljax.ConfigError, match="XLA cannot save a program for h200"):
+        compile_run(Compile("cartpole_ppo", target="h200", save=str(tmp_path / "step.xla")), {})
+    assert f"kernels started: {ppo.launches:,}" in capsys.readouterr().out
