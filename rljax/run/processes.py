@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
 import re
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,17 +83,27 @@ def _initialize(failure: str, **how: Any) -> None:
     watch = threading.Timer(START_SECONDS, _give_up, [failure])
     watch.daemon = True
     watch.start()
+    seconds: dict[str, Any] = {"initialization_timeout": 2 * START_SECONDS, "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     try:
-        jax.distributed.initialize(**how, initialization_timeout=2 * START_SECONDS, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
-    except (RuntimeError, ValueError) as error:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Kubernetes environment detected")  # `_nothing_found` says it in one line
+            jax.distributed.initialize(**how, **seconds)
+    except Exception as error:  # the package of Kubernetes has errors of its own
         if not how and "coordinator_address" in str(error):
-            raise ConfigError(
-                "coordinator = 'auto': this process was not started by Slurm, by Open MPI, in Kubernetes or on a TPU pod; "
-                "give the address of process 0"
-            ) from None
+            raise ConfigError(f"coordinator = 'auto': {_nothing_found()}") from None
         raise RljaxError(f"{failure}: {first_line(error)}") from error
     finally:
         watch.cancel()
+
+
+def _nothing_found() -> str:
+    """Return why JAX found no other processes, and what to do."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ and importlib.util.find_spec("kubernetes") is None:
+        return (
+            "in Kubernetes, JAX needs the package kubernetes to find the other processes: pip install 'jax[k8s]', or give the "
+            "address of process 0"
+        )
+    return "this process was not started by Slurm, by Open MPI, in Kubernetes or on a TPU pod; give the address of process 0"
 
 
 def _give_up(failure: str) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -104,6 +105,32 @@ def test_processes_that_cannot_meet_are_refused(arguments: tuple[str, int | None
     with pytest.raises(rljax.ConfigError) as error:
         join_processes(*arguments)
     assert message in str(error.value)
+
+
+@pytest.mark.slow
+def test_in_kubernetes_without_its_package_one_line_says_what_to_install() -> None:
+    program = (  # None: the package cannot be imported
+        "import sys; sys.modules['kubernetes'] = None; from rljax.cli.main import main; "
+        "main(['train', 'cartpole_ppo', '--coordinator', 'auto'])"
+    )
+    environment = {**os.environ, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'jax[k8s]'" in line
+
+
+class ClusterError(Exception):
+    """As the package of Kubernetes has them: of no type that JAX knows."""
+
+
+def test_an_error_of_the_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(**_: Any) -> None:
+        raise ClusterError("Service token file does not exist.\nmore")
+
+    monkeypatch.setattr(jax.distributed, "initialize", failing)
+    with pytest.raises(rljax.RljaxError, match=r"others: ClusterError: Service token file does not exist\.$"):
+        join_processes("auto")
 
 
 @pytest.mark.slow
