@@ -17,6 +17,8 @@ from rljax.run.search.plan import (
     SweepResult,
     check_room,
     check_same,
+    is_part_of,
+    parts_in,
     read_results,
     read_sweep,
     sweep_files,
@@ -44,14 +46,14 @@ def merge_sweep(
         RljaxError: a table cannot be read, or every whole cell has diverged.
     """
     folder = Path(run_dir)
-    parts = sorted(path for path in folder.glob("part_*_of_*") if (path / SWEEP_FILE).exists())
+    parts = parts_in(folder)
     if not parts:
         raise ConfigError(f"{folder}: no parts of a sweep there; expected the run_dir of a sweep with part = K/N")
-    read = [read_sweep(part, make_agent) for part in parts]
-    plan = read[0][0]._replace(part=None)
-    files = sweep_files(plan, read[0][1])
-    for part, (plan_of_part, episodes) in zip(parts, read, strict=True):
-        if sweep_files(plan_of_part._replace(part=None), episodes) != files:
+    first, episodes = read_sweep(parts[0], make_agent)
+    plan = first._replace(part=None)
+    files = sweep_files(plan, episodes)
+    for part in parts[1:]:
+        if not is_part_of(part, plan, episodes):
             raise ConfigError(f"{part}: is a part of another sweep than {parts[0]}; move one of them away")
     check_room(folder)
     if (folder / SWEEP_FILE).exists():

@@ -183,7 +183,8 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
     """Create the folder of a sweep and return it. A part has a folder of its own in `run_dir`, and may have been begun before.
 
     Raises:
-        ConfigError: the folder exists already, for a part: with another sweep, or with files that the merged sweep would replace.
+        ConfigError: the folder exists already; for a part: with another sweep, beside parts of another sweep or parts that train
+            the same runs, or with files that the merged sweep would replace.
     """
     if plan.part is None:
         create_sweep_dir(run_dir, plan, episodes)
@@ -191,6 +192,8 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
     check_room(run_dir)
     folder = run_dir / "part_{}_of_{}".format(*plan.part)
     if not (folder / SWEEP_FILE).exists():
+        for other in parts_in(run_dir):
+            _check_beside(other, plan, episodes)
         try:
             create_sweep_dir(folder, plan, episodes)
         except ConfigError:
@@ -199,6 +202,43 @@ def begin_sweep(run_dir: Path, plan: Plan, episodes: int) -> Path:
                 raise
     check_same(folder, sweep_files(plan, episodes))
     return folder
+
+
+def parts_in(run_dir: Path) -> list[Path]:
+    """Return the folders of the parts of a sweep that were begun in its folder."""
+    return sorted(path for path in run_dir.glob("part_*_of_*") if (path / SWEEP_FILE).exists())
+
+
+def is_part_of(folder: Path, plan: Plan, episodes: int) -> bool:
+    """Return whether a folder has a part, any one, of a sweep.
+
+    Raises:
+        ConfigError: the folder cannot be read.
+    """
+    if _differing(folder, sweep_files(plan._replace(part=_part_in(folder)), episodes)) is None:
+        return True
+    # An earlier version may have written the same sweep in other words. Agents are made for this, which takes longer.
+    there, episodes_there = read_sweep(folder, plan.make_agent)
+    return sweep_files(there._replace(part=None), episodes_there) == sweep_files(plan._replace(part=None), episodes)
+
+
+def _part_in(folder: Path) -> tuple[int, int] | None:
+    part = read_table(folder, SWEEP_FILE, "sweep").get("part")
+    return None if part is None else parse_part(part)
+
+
+def _check_beside(other: Path, plan: Plan, episodes: int) -> None:
+    """Check that a part can be merged with another one, and trains none of its runs."""
+    assert plan.part is not None
+    number, count = plan.part
+    if not is_part_of(other, plan, episodes):
+        raise ConfigError(f"{other}: is a part of another sweep than part {number}/{count} of this one; choose another folder")
+    part = _part_in(other)
+    if part is None or (part[1] != count and np.any(plan.mine & plan._replace(part=part).mine)):
+        raise ConfigError(
+            f"part = {number}/{count}: {other} has some of its runs; divide a sweep into the same number of parts everywhere, or "
+            "move that folder away"
+        )
 
 
 def check_room(folder: Path) -> None:
@@ -222,14 +262,20 @@ def check_same(folder: Path, files: Mapping[str, str]) -> None:
     Raises:
         ConfigError: it has another one.
     """
+    if (name := _differing(folder, files)) is not None:
+        raise ConfigError(f"{folder}: there is another sweep ({name} differs); choose another folder")
+
+
+def _differing(folder: Path, files: Mapping[str, str]) -> str | None:
+    """Return the name of the first of these files that a folder has not, or with another text; None if it has all."""
     for name, text in files.items():
         try:
             # Folders of earlier versions have no checksum.
-            same = without_checksum((folder / name).read_text(encoding="utf-8")) == without_checksum(text)
+            if without_checksum((folder / name).read_text(encoding="utf-8")) != without_checksum(text):
+                return name
         except (OSError, ValueError):
-            same = False
-        if not same:
-            raise ConfigError(f"{folder}: there is another sweep ({name} differs); choose another folder")
+            return name
+    return None
 
 
 def sweep_files(plan: Plan, episodes: int) -> dict[str, str]:

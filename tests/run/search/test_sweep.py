@@ -130,7 +130,8 @@ def test_a_sweep_in_parts_comes_to_what_one_job_does(tmp_path: Path, capsys: pyt
     np.testing.assert_array_equal(rljax.resume_sweep(folder).returns, merged.returns)
     with pytest.raises(rljax.ConfigError, match="there is another sweep"):
         rljax.sweep(CONFIG.replace(gamma=0.9), space, run_dir=folder, part=(1, 3), **how)
-    rljax.sweep(CONFIG, space, run_dir=folder, part=(12, 12), **{**how, "episodes": 2})
+    rljax.sweep(CONFIG, space, run_dir=tmp_path / "other", part=(12, 12), **{**how, "episodes": 2})
+    (tmp_path / "other" / "part_12_of_12").rename(folder / "part_12_of_12")
     with pytest.raises(rljax.ConfigError, match="is a part of another sweep"):
         rljax.merge_sweep(folder)
 
@@ -185,6 +186,32 @@ def test_two_jobs_may_begin_a_part_at_the_same_moment(tmp_path: Path, monkeypatc
     (tmp_path / "c").write_text("a file")
     with pytest.raises(rljax.ConfigError, match="cannot be made"):
         begin_sweep(tmp_path / "c", plan, 5)
+
+
+def test_a_part_that_cannot_be_merged_with_the_others_is_refused_before_it_trains(tmp_path: Path) -> None:
+    plan = plan_sweep(CONFIG, {"gamma": [0.9, 0.99]}, seeds=2)
+
+    def begin(part: str, episodes: int = 5, **changes: Any) -> Path:
+        return begin_sweep(tmp_path / "a", plan._replace(part=plans.parse_part(part), **changes), episodes)
+
+    begin("1/2")
+    for other in ({"seeds": 3}, {"config": CONFIG.replace(num_steps=32)}, {"episodes": 2}):
+        with pytest.raises(rljax.ConfigError, match=r"part_1_of_2: is a part of another sweep than part 2/2 of this one"):
+            begin("2/2", **other)
+    for part in ("1/3", "1/1", "2/4"):
+        with pytest.raises(rljax.ConfigError, match=rf"part = {part}: .*part_1_of_2 has some of its runs"):
+            begin(part)
+    assert [begin(part).name for part in ("1/2", "4/4", "3/4")] == ["part_1_of_2", "part_4_of_4", "part_3_of_4"]
+    with pytest.raises(rljax.ConfigError, match=r"part = 2/2: .*part_3_of_4 has some of its runs"):
+        begin("2/2")
+    assert len([*(tmp_path / "a").iterdir()]) == 3
+
+
+def test_a_part_that_an_earlier_version_wrote_in_other_words_is_of_the_same_sweep(tmp_path: Path) -> None:
+    plans_of = [plan_sweep(CONFIG, {"num_steps": [16, 32]}, part=part) for part in ("1/2", "2/2")]
+    config = begin_sweep(tmp_path, plans_of[0], 5) / "config.toml"
+    config.write_text("# of an earlier version\n" + config.read_text().partition("\n")[2])
+    assert begin_sweep(tmp_path, plans_of[1], 5).name == "part_2_of_2"
 
 
 def test_parts_that_are_not_there_are_refused(
