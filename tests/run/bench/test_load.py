@@ -12,7 +12,7 @@ from rljax.cli.main import main
 from rljax.core.devices import load_averages
 from rljax.run.bench import load as bench_load
 from rljax.run.bench import suites
-from rljax.run.bench.load import Process, busy_shares, read_processes
+from rljax.run.bench.load import GONE, Process, busy_shares, gone_share, read_processes, read_used
 
 IDLE = {
     7: Process("python3", 1, 3.0),
@@ -33,6 +33,38 @@ def test_busy_processes_are_named_but_for_the_benchmark_and_what_it_began() -> N
     }
     assert busy_shares(IDLE, after, own=7, seconds=10.0) == {"compile (1)": 0.7}
     assert busy_shares(IDLE, IDLE, own=7, seconds=10.0) == {}
+
+
+def test_processes_that_end_before_the_benchmark_are_seen_in_the_time_of_the_machine() -> None:
+    after = {
+        7: IDLE[7]._replace(seconds=13.0),
+        8: IDLE[8]._replace(seconds=4.0),  # a process of the benchmark's, which goes on
+        30: IDLE[30]._replace(seconds=9.5),  # in place of 20, a compiler that ended
+        40: Process("linker", 1, 2.0),  # began since
+    }
+    known = 12.0 + 4.0 + 0.5 + 2.0  # 2 seconds are of the benchmark's processes that ended
+    assert gone_share(IDLE, after, own=7, seconds=10.0, used=known + 6.0, own_used=12.0) == {GONE: 0.6}
+    assert gone_share(IDLE, after, own=7, seconds=10.0, used=known + 0.9, own_used=12.0) == {}
+    # The kernel counts the time of many cores less exactly than one core's tenth.
+    assert gone_share({}, {}, own=7, seconds=10.0, used=1000.0, own_used=960.0) == {}
+    assert gone_share(IDLE, after, own=7, seconds=10.0, used=0.0, own_used=12.0) == {}  # no /proc/stat
+
+
+def test_the_time_of_the_machine_is_read_from_the_kernels_count(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  300 200 100 9999 77 5 4 3 0 0\ncpu0 150 100 50 5000 7 1 1 1 0 0\n")
+    assert read_used(tmp_path) == 600 / os.sysconf("SC_CLK_TCK")
+    assert read_used(tmp_path / "none") == 0.0
+
+
+def test_a_benchmark_warns_of_a_program_that_ended_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = iter([1000.0, 1e9])
+    monkeypatch.setattr(bench_load, "read_used", lambda: next(used))
+    with bench_load.noted_load() as noted:
+        pass
+    assert GONE in noted["busy"]
+    assert f"{GONE} " in capsys.readouterr().out
 
 
 def test_processes_are_read_from_the_kernels_table(tmp_path: Path) -> None:
@@ -70,6 +102,7 @@ def test_the_load_is_printed_and_recorded_with_a_warning_if_the_machine_was_busy
     seen = iter([{}, {20: Process("compile", 1, 1e9)} if others else {}])
     monkeypatch.setattr(bench_load.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     monkeypatch.setattr(bench_load, "read_processes", lambda: next(seen))
+    monkeypatch.setattr(bench_load, "read_used", lambda: 0.0)
     monkeypatch.setitem(suites.SUITES, "tiny", lambda repeats: print("a machine"))
     main(["bench", "tiny", "--json", str(tmp_path / "a.json")])
     said, warned = capsys.readouterr()
