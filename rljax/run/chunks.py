@@ -164,18 +164,24 @@ def overlapped_chunk(agent: Agent, example: Any, num_metrics: int, size: int, nu
     finish = jax.jit(row_of).lower(halves.join(collected, updated), metrics, INT32).compile()
     thread = ThreadPoolExecutor(1, "rljax-collect")
 
+    # The state is not donated: `collect` may read any of it after `update` has begun, and would find it deleted.
+    def both(state: Any) -> tuple[Any, Metrics, float]:
+        """Take a step; what the next state does not take from either half is freed at its end."""
+        collecting = thread.submit(lambda state: jax.block_until_ready(collect(state)), state)
+        try:
+            updated, metrics = jax.block_until_ready(update(state))
+        finally:
+            started = time.perf_counter()
+            collected = collecting.result()
+            waited = time.perf_counter() - started
+        return halves.join(collected, updated), metrics, waited
+
     def chunk(state: Any, first: Any, length: Any) -> tuple[Any, Any, Any]:
         rows, waited = np.full((size, num_metrics), np.nan, np.float32), 0.0
         finite: Any = True
         for i in range(int(length)):
-            collecting = thread.submit(lambda state: jax.block_until_ready(collect(state)), state)
-            try:
-                updated, metrics = jax.block_until_ready(update(state))
-            finally:
-                started = time.perf_counter()
-                collected = collecting.result()
-                waited += time.perf_counter() - started
-            state = halves.join(collected, updated)
+            state, metrics, seconds = both(state)
+            waited += seconds
             rows[i], finite = map(np.asarray, finish(state, metrics, np.int32(first + i)))
         WAITING.replace("simulator", waited)
         return state, rows, finite

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rljax
+from rljax.core.agent import Agent, Halves
 from rljax.core.memory import tree_bytes
 from rljax.run import chunks, driver
 from rljax.run.search.population import Programs
@@ -75,6 +77,36 @@ def test_the_state_that_was_given_is_gone() -> None:
     after, *_ = chunk(state, jnp.int32(0), jnp.int32(1))
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
     assert not any(x.is_deleted() for x in jax.tree.leaves(after))
+
+
+class Rolling(NamedTuple):
+    """A state whose environment counts steps."""
+
+    params: jax.Array
+    time: jax.Array
+
+
+def test_overlapped_halves_leave_nothing_of_a_step_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cannot donate, but keep no more than the state that was given and the newest one."""
+    shape = (3, 17, 5)  # of no other array
+
+    def kept(*_: Any) -> dict[str, jax.Array]:
+        def count() -> np.ndarray:
+            return np.array(sum(x.shape == shape for x in jax.live_arrays()), np.float32)
+
+        return {"kept": jax.pure_callback(count, jax.ShapeDtypeStruct((), jnp.float32))}
+
+    monkeypatch.setattr(chunks, "evaluation_metrics", kept)
+    given = Rolling(params=jnp.ones(shape), time=jnp.zeros(()))
+    halves = Halves(
+        init=lambda _: given,
+        collect=lambda state: state._replace(time=state.time + 1),
+        update=lambda state: (state._replace(params=state.params + 1), {}),
+        join=lambda collected, updated: updated._replace(time=collected.time),
+    )
+    agent = Agent(halves.init, halves.step, lambda *args: (args[1], None), None, halves=halves)
+    _, rows, _ = chunks.overlapped_chunk(agent, given, 1, 4, 4)(given, np.int32(0), np.int32(4))
+    assert rows[:, 0].tolist() == [2.0] * 4
 
 
 @pytest.mark.slow
