@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rljax.algos.common.teacher import check_teacher
 from rljax.collect.environments import try_environment
 from rljax.collect.own_agent import check_own_act
 from rljax.core.agent import Agent, data_of, make_agent
@@ -31,7 +32,7 @@ from rljax.run.episodes import check_one_run
 from rljax.run.files.checkpoint import CHECKPOINTS, check_path, checkpoint_steps
 from rljax.run.files.folder import CONFIG_FILE, check_free, check_run, create_run_dir, read_config, refuse_packed, split_path
 from rljax.run.files.remote import Remote
-from rljax.run.initial import begin_from, check_teacher
+from rljax.run.initial import begin_from
 from rljax.run.loggers.parts import Logger
 from rljax.run.loggers.several import Loggers
 from rljax.run.processes import check_processes, check_same, gather_state, is_first

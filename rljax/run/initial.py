@@ -26,7 +26,7 @@ from rljax.run.files.checkpoint import describe, named_arrays, named_leaves
 from rljax.run.files.folder import load_run
 
 IN_SEARCHES = "make_agent=lambda config: rljax.begin_from(config, RUN), in Python"
-"""How to begin the runs of a sweep or a study with a policy (see `check_teacher`)."""
+"""How to begin the runs of a sweep or a study with a policy (see `rljax.algos.common.teacher.check_teacher`)."""
 
 TEMPERATURE = "log_alpha"
 """Name of soft actor-critic's temperature, which is no part of the policy."""
@@ -114,19 +114,6 @@ def _begin(agent: Agent, config: Config, state: Any, path: str) -> Agent:
         return branch(agent, merged if statistics is None else Player(merged, statistics), key)
 
     return agent._replace(init=init)
-
-
-def check_teacher(agent: Agent, how: str) -> None:
-    """Refuse new runs that would hold on to random parameters; `how` says in the message how to begin with others.
-
-    Raises:
-        ConfigError: there is a `teacher_kl_coef`, and the runs begin with random parameters.
-    """
-    coefficient = getattr(agent.config, "teacher_kl_coef", None)
-    if coefficient is not None and (agent.made is None or agent.init is agent.made.init):
-        raise ConfigError(
-            f"teacher_kl_coef = {coefficient}: the teacher is the policy that a run begins with, so give one: {how}"
-        )
 
 
 def _taken(

@@ -21,7 +21,8 @@ from rljax.algos.common.state import NormalizedState
 from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import Steps, reset_carry
 from rljax.collect.streams import episode_starts, own_mean
-from rljax.core.agent import Metrics
+from rljax.core.agent import Agent, Metrics
+from rljax.core.errors import ConfigError
 from rljax.core.state import Count, copy_of_state, per_environment
 from rljax.nn.outputs.actions import ActionHead
 
@@ -84,6 +85,19 @@ def teacher_fields(
         return {"teacher": None, "teacher_carry": None}
     since = jnp.zeros(learners, jnp.int32)
     return {"teacher": teacher_of(params, obs_statistics, since), "teacher_carry": jax.tree.map(jnp.copy, carry)}
+
+
+def check_teacher(agent: Agent, how: str) -> None:
+    """Refuse new runs that would hold on to random parameters; `how` says in the message how to begin with others.
+
+    Raises:
+        ConfigError: there is a `teacher_kl_coef`, and the runs begin with random parameters.
+    """
+    coefficient = getattr(agent.config, "teacher_kl_coef", None)
+    if coefficient is not None and (agent.made is None or agent.init is agent.made.init):
+        raise ConfigError(
+            f"teacher_kl_coef = {coefficient}: the teacher is the policy that a run begins with, so give one: {how}"
+        )
 
 
 class TeacherParts(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.common.teacher import check_teacher
 from rljax.collect.environments import try_environment
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.own_agent import check_own_act, check_own_state
@@ -34,12 +35,14 @@ def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainRe
     agent: `make_train(make_agent(config, loss_fn=my_loss))`.
 
     Raises:
-        ConfigError: the configuration does not fit the environment or the network.
+        ConfigError: the configuration does not fit the environment or the network, or it has a `teacher_kl_coef` and the run
+            would begin with random parameters.
     """
     agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
     config = agent.config
     try_environment(config)
     check_own_act(agent)
+    check_teacher(agent, "make_train(rljax.begin_from(config, RUN))")
 
     def train(key: jax.Array) -> TrainResult:
         names: list[str] = []

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tomli_w
 
+from rljax.algos.common.teacher import check_teacher
 from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config
@@ -23,7 +24,7 @@ from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_instal
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, SWEEP_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
-from rljax.run.initial import IN_SEARCHES, check_teacher
+from rljax.run.initial import IN_SEARCHES
 from rljax.run.search.space import (
     Cell,
     Range,

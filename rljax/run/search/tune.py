@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tomli_w
 
+from rljax.algos.common.teacher import check_teacher
 from rljax.core.agent import MakeAgent, check_own, own_of
 from rljax.core.agent import make_agent as standard_agent
 from rljax.core.config import Config
@@ -23,7 +24,7 @@ from rljax.core.places import WatchedFolder
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, check_num_seeds
 from rljax.run.files.outputs import atomic_file, make_folder, read_table
-from rljax.run.initial import IN_SEARCHES, check_teacher
+from rljax.run.initial import IN_SEARCHES
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
 from rljax.run.search.space import Range, apply_cell, check_counts, check_space, is_leaf, parse_space, space_table
 from rljax.run.search.storage import absolute, file_of, is_inside

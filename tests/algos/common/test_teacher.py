@@ -157,3 +157,14 @@ def test_impala_has_the_same_term() -> None:
     with_teacher, without, divergence = jax.jit(losses)(jax.random.key(0))
     assert float(divergence) > 1e-3
     assert float(with_teacher - without) == pytest.approx(0.5 * float(divergence), rel=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", [rljax.PPOConfig, rljax.ImpalaConfig, rljax.SelfPlayConfig])
+def test_a_run_that_would_hold_on_to_random_parameters_is_refused(algorithm: Any) -> None:
+    env = "KuhnPoker-v0" if algorithm is rljax.SelfPlayConfig else "CartPole-v1"
+    config = algorithm(env=env, network={"hidden": [8]}, teacher_kl_coef=0.5)
+    with pytest.raises(rljax.ConfigError, match=r"^teacher_kl_coef = 0\.5: .*: make_train\(rljax\.begin_from\(config, RUN\)\)$"):
+        rljax.make_train(config)
+    agent = rljax.make_agent(config)
+    rljax.make_train(agent._replace(init=lambda key: agent.init(key)))  # begins with other parameters, for all one can tell
+    rljax.make_train(config.replace(teacher_kl_coef=None))
