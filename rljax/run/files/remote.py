@@ -35,6 +35,11 @@ from rljax.run.files.folder import CHECKSUM_LINE, CONFIG_FILE, INFO_FILE, METRIC
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 """Extras of rljax by the scheme of the addresses that they open."""
 
+PLACES = "expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder"
+
+NO_ADDRESS = re.compile(r"(?!file:|local:)[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|(s3a?|gs|gcs):(?!//)")
+"""Addresses with a slash too few, which fsspec would take for folders here. A single letter is a drive of Windows."""
+
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors that only a disk has, never a bucket."""
 
@@ -47,7 +52,7 @@ class Remote:
             of each store finds them.
 
     Raises:
-        ConfigError: the address is of no store that is known here.
+        ConfigError: the address is of no store that is known here, or lacks a slash.
     """
 
     def __init__(self, url: str):
@@ -56,8 +61,8 @@ class Remote:
 
         # For messages, which end in logs.
         self.url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1@", url).rstrip("/")
-        if not url.rstrip("/"):  # a variable of the shell that is not set, say
-            raise ConfigError(f"sync = {shown(url)}: expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder")
+        if not url.rstrip("/") or NO_ADDRESS.match(url):  # without a name: a variable of the shell that is not set, say
+            raise ConfigError(f"sync = {shown(url)}: {PLACES}")
         try:
             self.fs, self.path = fsspec.core.url_to_fs(url.rstrip("/"))
             self.is_folder = isinstance(self.fs, LocalFileSystem)
@@ -68,8 +73,8 @@ class Remote:
             raise ConfigError(
                 f"sync = {shown(self.url)}: {reason_of(error) if extra is None else how_to_install(extra)}"
             ) from None
-        except Exception as error:  # an unknown scheme, or credentials that a store looks for at once
-            raise ConfigError(f"sync = {shown(self.url)}: {reason_of(error)}") from None
+        except Exception as error:  # an unknown scheme or host, or credentials that a store looks for at once
+            raise ConfigError(f"sync = {shown(self.url)}: {reason_of(error)}; {PLACES}") from None
         if not self.is_folder and set(self.path) & set("*?[]"):  # fsspec would take them for patterns
             raise ConfigError(f"sync = {shown(self.url)}: expected an address without * ? [ ]")
 

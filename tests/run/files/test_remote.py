@@ -394,6 +394,25 @@ def test_a_place_without_a_name_or_in_the_run_folder_is_refused(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("address", ["s3:/a", "s3:a/b", "gs:/a", "memory:/a/b", Path("s3://bucket/run")])
+def test_an_address_with_a_slash_too_few_makes_no_folder(address: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(rljax.ConfigError, match=f"^sync = '{address}': expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a "):
+        rljax.fit(CONFIG, run_dir="run", sync=address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_with_colons_are_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("C:/runs", "run-10:15/a", "runs/s3:/a", f"file:{tmp_path}/a", f"file://{tmp_path}/a"):
+        assert Remote(folder).is_folder
+
+
+def test_an_address_of_no_store_is_told_what_is_one() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"Protocol not known: nowhere; expected s3://BUCKET/FOLDER, gs://.* a folder$"):
+        Remote("nowhere://a/b")
+
+
 def test_a_password_in_an_address_is_in_no_message() -> None:
     with pytest.raises(rljax.ConfigError, match=r"sync = 'ftp://me@127.0.0.1:9/a'") as error:  # where nobody listens
         Remote("ftp://me:secret@127.0.0.1:9/a")
