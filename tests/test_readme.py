@@ -108,6 +108,17 @@ def test_python_block_can_be_pasted_into_the_interpreter(block: str, tmp_path: P
         assert float(done.stdout.split()[-1]) > 0.8  # 0.9 at best, a third of the answers right by chance
 
 
+@pytest.mark.slow
+def test_the_class_of_the_readme_is_trained_by_the_command_below_it(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own environment")[1]
+    (tmp_path / "walk.py").write_text(re.findall(r"```python\n(.*?)config = ", section, re.DOTALL)[0])
+    (command,) = re.findall(r"`rljax (train [^`]*walk:Walk[^`]*)`", section)
+    short = ["--total-timesteps", "4096", "--run-dir", "run"]
+    subprocess.run([sys.executable, "-m", "rljax", *command.split(), *short], cwd=tmp_path, check=True, timeout=300)
+    config = load_config(tmp_path / "run" / "config.toml")
+    assert (config.env, config.time_limit) == ("walk:Walk", 50)
+
+
 def test_figures_that_blocks_print_are_looked_at() -> None:
     text = "".join(str(blocks) for blocks in PAGES.values())
     printed = ("greedy return, mean", "return at the end", "class Recall", "REINFORCE, mean return")
