@@ -143,7 +143,7 @@ def check_name(suite: str, name: str, known: Iterable[str]) -> None:
     """Raise ConfigError unless a suite has an environment of this name."""
     known = tuple(known)
     if name not in known:
-        raise ConfigError(f"env = '{suite}:{name}': {did_you_mean(name, known, f'rljax list {suite}')}")
+        raise ConfigError(f"env = '{suite}:{name}': {did_you_mean(name, known, f'rljax list {suite}', f'{suite}:')}")
 
 
 def with_arguments(build: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:

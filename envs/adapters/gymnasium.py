@@ -79,7 +79,7 @@ def _spec(name: str) -> Any:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, ids())}") from error
+        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, ids(), prefix='gymnasium:')}") from error
 
 
 def _make(name: str, workers: int = 0, timeout: float = TIMEOUT, **arguments: Any) -> SimulatedEnv:

@@ -13,7 +13,7 @@ from rljax.collect.own_agent import check_own_act
 from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, initial_carry, state_explained
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
-from rljax.core.errors import check_whole
+from rljax.core.errors import check_bool_or_none, check_whole
 from rljax.core.games.versus import advance_carry
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key, draw
@@ -64,7 +64,8 @@ def evaluate(
         max_steps: cut an episode after this many steps; it counts with its return so far.
 
     Raises:
-        ConfigError: `num_episodes` or `max_steps` is not a whole number above 0, or the state is not one of the agent's.
+        ConfigError: `num_episodes` or `max_steps` is not a whole number above 0, `deterministic` is no bool, or the state is not
+            one of the agent's.
         RljaxError: a simulator outside JAX failed.
     """
     return play_episodes(agent, state, key, num_episodes, deterministic=deterministic, max_steps=max_steps).returns
@@ -81,6 +82,7 @@ def play_episodes(
 ) -> EpisodeResults:
     """Do `evaluate`, and return lengths, which episodes ended, and the number of distinct games, too."""
     check_whole(1, num_episodes=num_episodes, max_steps=max_steps)
+    check_bool_or_none(deterministic=deterministic)
     env, env_params = make_evaluation_env(agent.config)
     with failures_explained(), state_explained(agent, state):
         check_own_act(agent, state)

@@ -141,18 +141,30 @@ def check_whole(least: int, **numbers: object) -> None:
             raise ConfigError(f"{name} = {shown(value)}: expected a whole number > {least - 1}")
 
 
+def check_bool_or_none(**flags: object) -> None:
+    """Check that arguments are True, False or None, as any text would count as True: `check_bool_or_none(sample=sample)`.
+
+    Raises:
+        ConfigError: one is not; the message names the first such argument, its value and what is allowed.
+    """
+    for name, value in flags.items():
+        if value is not None and not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
+            raise ConfigError(f"{name} = {shown(value)}: expected True, False or None")
+
+
 def is_whole(value: object, least: int, most: float = float("inf")) -> bool:
     """Return whether a value is a whole number from `least` to `most`."""
     return isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= most
 
 
-def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None) -> str:
+def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None, prefix: str = "") -> str:
     """Return the end of a message about an unknown name: the closest match, or all names if none is close.
 
-    Where they are many, a command lists them (`listed_by`), and the message names it instead.
+    Where they are many, a command lists them (`listed_by`), and the message names it instead. `prefix` is what the user writes
+    before each name.
     """
     known = sorted(known)
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
     if close:
-        return "did you mean '" + next(k for k in known if k.lower() == close[0]) + "'?"
-    return "expected one of: " + ", ".join(known) if listed_by is None else f"{listed_by} lists what there is"
+        return f"did you mean '{prefix}{next(k for k in known if k.lower() == close[0])}'?"
+    return "expected one of: " + ", ".join(prefix + k for k in known) if listed_by is None else f"{listed_by} lists what there is"

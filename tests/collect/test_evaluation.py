@@ -281,3 +281,11 @@ def test_a_state_that_is_not_the_agents_is_one_line(tmp_path: Path) -> None:
     assert rljax.evaluate(agent, one, jax.random.key(1), 2, max_steps=3).tolist() == [3.0, 3.0]
     with pytest.raises(rljax.ConfigError, match="max_steps = 0"):
         rljax.evaluate(agent, one, jax.random.key(1), 2, max_steps=0)
+    for wrong in ("False", 0):
+        for look in (
+            lambda: rljax.evaluate(agent, one, jax.random.key(1), 2, deterministic=wrong),  # noqa: B023
+            lambda: rljax.record(agent, one, tmp_path / "a.gif", key=jax.random.key(1), deterministic=wrong),  # noqa: B023
+        ):
+            with pytest.raises(rljax.ConfigError, match=f"^deterministic = {wrong!r}: expected True, False or None$"):
+                look()
+    assert rljax.evaluate(agent, one, jax.random.key(1), 2, max_steps=3, deterministic=np.bool_(True)).tolist() == [3.0, 3.0]

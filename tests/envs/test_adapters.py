@@ -423,12 +423,13 @@ def test_a_suite_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
-        ("xland:MiniGrid-Emty-6x6", r"did you mean 'MiniGrid-Empty-6x6'\?$"),
+        ("xland:MiniGrid-Emty-6x6", r"did you mean 'xland:MiniGrid-Empty-6x6'\?$"),
         ("xland:", "': rljax list xland lists what there is$"),
+        ("jumanji:snake-v1", r"did you mean 'jumanji:Snake-v1'\?$"),
     ],
 )
 def test_an_unknown_name_of_a_suite_is_one_line(env_id: str, words: str) -> None:
-    need("xland")
+    need(env_id.partition(":")[0])
     with pytest.raises(rljax.ConfigError, match=words):
         rljax.make_env(env_id)
 

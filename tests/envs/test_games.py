@@ -356,7 +356,7 @@ def test_games_are_made_by_id_and_drawn() -> None:
         assert picture.dtype == jnp.uint8
         assert (picture != blank).any()
     assert make_env("pgx:tic_tac_toe")[0].name == "pgx:tic_tac_toe"
-    with pytest.raises(rljax.ConfigError, match="did you mean 'connect_four'"):
+    with pytest.raises(rljax.ConfigError, match="did you mean 'pgx:connect_four'"):
         make_env("pgx:connect_for")
     with pytest.raises(rljax.ConfigError, match="payoff of shape"):
         MatrixGame([1.0, 2.0])

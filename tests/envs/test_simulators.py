@@ -230,7 +230,7 @@ def test_at_most_so_many_groups_run() -> None:
         ({"reset": "pool"}, "reset = 'pool': gymnasium:CartPole-v1 is simulated outside JAX, and its simulators begin episodes"),
         ({"end_on_nan": True}, "end_on_nan = True: .* cannot go back"),
         ({"randomize": {"gravity": [1.0, 2.0]}}, "has no parameter 'gravity'"),
-        ({"env": "gymnasium:CartPoel-v1"}, r"env = 'gymnasium:CartPoel-v1': did you mean 'CartPole-v1'\?"),
+        ({"env": "gymnasium:CartPoel-v1"}, r"env = 'gymnasium:CartPoel-v1': did you mean 'gymnasium:CartPole-v1'\?"),
         ({"env": "gymnasium:no_such_package:Env-v0"}, "no_such_package is not installed: is it in the current folder"),
         ({"env": "gymnasium:broken_simulators:Env-v0"}, "broken_simulators cannot be imported: ValueError: it is broken"),
         ({"env": "gymnasium::CartPole-v1"}, "env = 'gymnasium::CartPole-v1': "),

@@ -84,6 +84,7 @@ def demonstrations(
         TrainingInterrupted: Ctrl-C stopped the recording; the message says how many episodes are there.
     """
     check_int("demonstrations", 1, num_episodes=num_episodes, max_steps=max_steps, shard_bytes=shard_bytes)
+    check_int("demonstrations", 1, num_envs=1 if num_envs is None else num_envs)
     check_int("demonstrations", 0, seed=seed, openings=openings, simulations=simulations)
     whom = against if isinstance(against, list) else [against]
     if not whom:
@@ -99,7 +100,6 @@ def demonstrations(
         cast, most = find_cast(source, env, env_params, whom, seat, sample, simulations), NUM_ENVS
         cast = cast._replace(tables=[table._replace(openings=openings, max_steps=max_steps) for table in cast.tables])
     count = num_envs or max(1, min(most, -(-num_episodes // len(whom))))
-    check_int("demonstrations", 1, num_envs=count)
     how = {
         "num_episodes": num_episodes, "seat": seat, "sample": sample, "simulations": simulations, "openings": openings,
         "seed": seed, "num_envs": count, "max_steps": max_steps,

@@ -20,7 +20,7 @@ from rljax.core.agent import Agent, initial_carry, state_explained
 from rljax.core.config import Config
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.environments.wrappers import EpisodeStatistics, can_render, flatten_observation
-from rljax.core.errors import ConfigError, check_whole, first_line, how_to_install
+from rljax.core.errors import ConfigError, check_bool_or_none, check_whole, first_line, how_to_install
 from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import Player, Versus, advance_carry
 from rljax.core.host import failures_explained
@@ -173,6 +173,7 @@ def record(
     """
     path = output_path(out, SUFFIXES)
     check_whole(1, episodes=episodes, max_steps=max_steps)
+    check_bool_or_none(deterministic=deterministic)
     opponent, limit = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
     in_game = agent.config.of_games or opponent is not None
     if fps is None:

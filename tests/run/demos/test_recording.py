@@ -229,6 +229,7 @@ def test_a_killed_recording_is_whole_up_to_its_last_shard_and_continues(tmp_path
         ({"source": "random", "env": "TicTacToe-v0", "against": "random", "seat": 2}, "seat = 2: expected a team"),
         ({"source": "mcts", "env": "KuhnPoker-v0"}, "KuhnPoker-v0: hides a part of its state"),
         ({"source": 3}, "source = 3: expected"),
+        ({"source": "random", "env": "CartPole-v1", "num_envs": 0}, "num_envs = 0, expected an integer of at least 1"),
     ],
 )
 def test_bad_arguments_are_one_line_and_leave_nothing(tmp_path: Path, arguments: dict[str, Any], words: str) -> None:
