@@ -182,6 +182,8 @@ def test_the_page_names_cells_as_a_terminal_does(run_node: Any) -> None:
     assert names[25:28] == ("z1", "aa1", "ab1")
     assert found["names"] == list(names)
     assert found["texts"][: width + height] == [name.removesuffix("1") for name in names[:width]] + ["1", "2"]
+    letter = 0.75  # width of a bold letter in heights; an m has 0.9, most have 0.6
+    assert all(2 * letter * size < 1 for size in found["sizes"][:width]), "names of two letters stand apart"
 
 
 @pytest.mark.slow

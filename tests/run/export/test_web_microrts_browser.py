@@ -30,6 +30,10 @@ WIDTH, EDGE = 8, 0.5  # columns of the map, and the margin of its picture
 CONFIG = config_of("MicroRTSBots-v0", opponents=["workerrush"], wait_cycles=5, max_cycles=100)
 VERBS = {"move": "move to", "return": "return to"}
 STATUS = "document.querySelector('#status').textContent"
+NOTE_STATUS = f"""{{
+  globalThis.said = [];
+  new MutationObserver(() => said.push({STATUS})).observe(document.querySelector("#status"), {{ childList: true }});
+}}"""
 LINES = "[...document.querySelectorAll('#moves li')].map((x) => x.textContent)"
 SELECTS = "document.querySelectorAll('#controls select')"
 
@@ -98,6 +102,7 @@ def test_a_person_orders_units_against_the_agent_and_then_it_plays_itself(browse
     with served(tmp_path / "page") as address:
         browser.open(address)
         browser.wait(f"{STATUS}.startsWith('Blue, order your')")
+        browser.value(NOTE_STATUS)
         choose(browser, 2, "likeliest")
         choose(browser, 3, "0.005")
         browser.key("n")  # the agent had drawn its first orders when the page was opened
@@ -120,6 +125,8 @@ def test_a_person_orders_units_against_the_agent_and_then_it_plays_itself(browse
             state = after
         said = browser.wait(f"({STATUS}.endsWith('.') && !{STATUS}.startsWith('Blue, order')) && {STATUS}")
         assert said == "A draw: the time is over."
+        # Between two turns no order is wanted, so none is asked for.
+        assert "The game is on." in browser.value("said")
         assert browser.value(LINES) == expected
         assert any("Blue" in line for line in expected)
         assert any("Red" in line for line in expected)

@@ -41,7 +41,7 @@ export function play({ canvas, view, status, controls, details, help, environmen
       over = result.terminated;
       write(before, result.ordered);
       if (over) finish(result.winner);
-      else if (![0, 1].some(isPerson)) say("The game is on.");
+      else say("The game is on."); // no order is wanted until a person is asked again
       redraw();
       await pause((state.time - before.time) * speed.select.value);
       if (game !== number) return;

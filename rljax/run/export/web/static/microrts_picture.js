@@ -121,8 +121,8 @@ export function makePicture(rules, params) {
       if (walls[cell]) box(context, middle(cell)[0] - 0.5, middle(cell)[1] - 0.5, 1, 1, 0, colors.faint);
     for (let i = 0; i <= width; i++) line(context, [[edge + i, edge], [edge + i, edge + height]], 0.02, colors.grey);
     for (let i = 0; i <= height; i++) line(context, [[edge, edge + i], [edge + width, edge + i]], 0.02, colors.grey);
-    // Names of two letters are no wider than a column.
-    const columnSize = Math.min(0.26 * unit, 1.6 / columnName(width - 1).length);
+    // Names of two letters are narrower than a column, in common fonts, so that they stand apart.
+    const columnSize = Math.min(0.26 * unit, 1.2 / columnName(width - 1).length);
     for (let i = 0; i < width; i++) text(context, columnName(i), middle(i)[0], edge / 2, columnSize, colors.faint);
     for (let i = 0; i < height; i++) text(context, String(i + 1), edge / 2, middle(i * width)[1], 0.26 * unit, colors.faint);
   }
