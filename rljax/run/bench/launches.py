@@ -9,10 +9,11 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from rljax.algos.common.training import make_train
+from rljax.core.compilation_cache import without_compilation_cache
 from rljax.core.config_files import load_config
 from rljax.core.devices import compiling_for
 from rljax.core.errors import ConfigError
-from rljax.run.bench.timing import Program, hardware, use_compilation_cache
+from rljax.run.bench.timing import Program, hardware
 from rljax.run.compile.costs import Kernel, kernels_of
 from rljax.run.compile.hlo import Program as CompiledProgram
 from rljax.run.compile.program import compiler_options, lower_for
@@ -29,7 +30,6 @@ def print_launches(peers: Mapping[str, Callable[[Any], Program | None]]) -> None
     Args:
         peers: function for a preset that returns the peer's program for its configuration; None where it is not installed.
     """
-    use_compilation_cache(False)
     print(hardware())
     print(f"\nwhole runs compiled for {TARGET}, evaluation off; a loop of unknown length counts as one trip each time\n")
     print("| run | environment steps | kernels | of an environment step | loops of unknown length | of the peer's kernels |")
@@ -60,7 +60,7 @@ def kernels_for(program: Program, target_name: str) -> list[Kernel]:
     Raises:
         ConfigError: there is no such target, or what XLA needs to compile for it is not installed.
     """
-    with target_of(target_name) as (target, _), compiling_for(target):
+    with target_of(target_name) as (target, _), compiling_for(target), without_compilation_cache():
         key = jax.eval_shape(lambda: jax.random.key(0))
         key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=SingleDeviceSharding(target.devices[0]))
         lowered = lower_for(jax.jit(program).trace(key), target)

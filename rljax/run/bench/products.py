@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
+from jax.interpreters import partial_eval
 
 from rljax.core.operations import programs_of
 from rljax.run.bench.timing import Program
@@ -29,10 +30,17 @@ def products_alone(program: Program) -> Program:
     """
 
     def alone(key: jax.Array) -> list[jax.Array]:
-        found = products_of(jax.make_jaxpr(program)(key).jaxpr)
+        found = products_of(traced(program, key))
         return [_repeated(product, times, key) for product, times in found.items()]
 
     return alone
+
+
+def traced(program: Program, key: jax.Array) -> Jaxpr:
+    """Trace a program, and leave out what its results do not need, as XLA does."""
+    whole = jax.make_jaxpr(program)(key).jaxpr
+    needed: Jaxpr = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))[0]
+    return needed
 
 
 def products_of(jaxpr: Jaxpr) -> Counter[Product]:

@@ -129,7 +129,6 @@ def rejax_ppo(config: Any) -> Program | None:
     return _rejax(
         "ppo",
         config,
-        eval_freq=config.num_iterations * config.steps_per_iteration,
         num_steps=config.num_steps,
         num_epochs=config.num_epochs,
         num_minibatches=config.num_minibatches,
@@ -146,7 +145,6 @@ def rejax_dqn(config: Any) -> Program | None:
     return _rejax(
         "dqn",
         config,
-        eval_freq=config.total_timesteps,
         num_epochs=config.updates_per_step,
         buffer_size=config.buffer_size,
         fill_buffer=config.learning_starts,
@@ -174,9 +172,12 @@ def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
             obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
             return obs, state, reward, terminated | truncated, info
 
+    # rejax trains for a whole number of spells of `eval_freq` steps, so a budget that is no multiple would make it train longer.
+    steps = config.num_iterations * config.steps_per_iteration
     peer = rejax.get_algo(algorithm).create(
         env=FiveValues(),
-        total_timesteps=config.total_timesteps,
+        total_timesteps=steps,
+        eval_freq=steps,
         skip_initial_evaluation=True,
         num_envs=config.num_envs,
         learning_rate=config.learning_rate,

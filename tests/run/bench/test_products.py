@@ -7,9 +7,11 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import rljax
-from rljax.run.bench.products import Product, products_alone, products_of
+from rljax.run.bench.products import Product, products_alone, products_of, traced
+from rljax.run.bench.suites import rejax_dqn, rejax_ppo
 from rljax.run.compile.costs import kernels_of
 from rljax.run.compile.hlo import Program
 
@@ -31,9 +33,10 @@ def test_products_count_once_for_each_trip_of_the_loops_around_them_and_of_the_l
         def outer(a: jax.Array, _: None) -> tuple[jax.Array, None]:
             return jax.lax.scan(inner, a, length=5)[0], None
 
-        return jax.jit(lambda a: a @ jnp.ones((3, 4)))(jax.lax.scan(outer, a, length=7)[0])
+        a, _unused = jax.lax.scan(outer, a, length=7)[0], b @ jnp.ones((3, 9))
+        return jax.jit(lambda a: a @ jnp.ones((3, 4)))(a)
 
-    assert products_of(jax.make_jaxpr(program)(jax.random.key(0)).jaxpr) == Counter({product(2, 3, 3): 70, product(2, 3, 4): 1})
+    assert products_of(traced(program, jax.random.key(0))) == Counter({product(2, 3, 3): 70, product(2, 3, 4): 1})
 
 
 def test_all_products_of_a_run_are_computed() -> None:
@@ -42,11 +45,11 @@ def test_all_products_of_a_run_are_computed() -> None:
         rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8, network={"hidden": [8]})
     )
     key = jax.random.key(0)
-    counts = products_of(jax.make_jaxpr(train)(key).jaxpr)
-    found = products_of(jax.make_jaxpr(products_alone(train))(key).jaxpr)
+    counts = products_of(traced(train, key))
+    found = products_of(traced(products_alone(train), key))
     assert found == counts
-    # In two iterations: actor and critic in 8 steps, and the critic after them.
-    assert counts[product(4, 4, 8)] == 2 * (2 * 8 + 1)
+    # The actor in 8 steps of two iterations; the critic's values of all steps are computed together.
+    assert counts[product(4, 4, 8)] == 2 * 8
     compiled = Program(jax.jit(products_alone(train)).lower(key).compile().as_text())
     computed = sum(kernel.times * flops for kernel in kernels_of(compiled) for _, flops in kernel.products)
     # XLA computes products that sum over one number by multiplications.
@@ -60,3 +63,17 @@ def summed(product: Product) -> int:
 
 def flops_of(product: Product) -> int:
     return 2 * product.left.size * product.right.size // summed(product)
+
+
+def test_rejax_computes_as_many_products_of_minibatches() -> None:
+    """Its budgets are rounded up to whole spells between evaluations: with two of them it would train twice as long."""
+    pytest.importorskip("rejax")
+    ppo = rljax.load_config("cartpole_ppo_cleanrl", eval_every=None, total_timesteps=2_000)
+    dqn = rljax.load_config("cartpole_dqn_rejax", eval_every=None, total_timesteps=10_025)
+    for config, peer, rows in ((ppo, rejax_ppo, 128), (dqn, rejax_dqn, 100)):
+        counts = [products_of(traced(program, jax.random.key(0))) for program in (rljax.make_train(config), peer(config))]
+        gradients, theirs = (
+            sum(times for each, times in found.items() if each.left.shape == (rows, 64) and each.axes[0] == ((0,), (0,)))
+            for found in counts
+        )
+        assert gradients == theirs > 0
