@@ -189,6 +189,12 @@ def over_devices(tree: Any, axis: int = 0) -> Any:
     return jax.tree.map(split, tree)
 
 
+def on_all_devices(tree: Any) -> Any:
+    """Copy arrays to every device of the mesh; without a mesh they stay as they are."""
+    mesh = _MESH.get()
+    return tree if mesh is None else jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, PartitionSpec()))
+
+
 def shardings(mesh: Mesh, state: Any, num_envs: int, leading: int = 0) -> Any:
     """Return the shardings of a state's leaves: environments and their steps in a buffer are split, all else is replicated.
 

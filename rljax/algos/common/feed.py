@@ -14,6 +14,7 @@ import numpy as np
 from rljax.collect.demos import Dataset, Transitions, Window
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Metrics
+from rljax.core.devices import on_all_devices
 from rljax.core.errors import check_int
 from rljax.core.host import WAITING
 
@@ -89,8 +90,9 @@ def make_feed(source: Source, ahead: int = READ_AHEAD) -> Callable[[jax.Array], 
 
     @jax.custom_batching.custom_vmap
     def fetch(number: jax.Array) -> list[jax.Array]:
-        found: list[jax.Array] = jax.pure_callback(read, leaves, number)
-        return found
+        found = jax.pure_callback(read, leaves, number)
+        # The callback's results are on the first device; XLA copies them to all before it splits them, and warns if not told to.
+        return on_all_devices(found)
 
     @fetch.def_vmap
     def fetch_once(_size: int, _batched: Any, number: jax.Array) -> tuple[list[jax.Array], list[bool]]:

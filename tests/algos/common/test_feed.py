@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from rljax.algos.common.feed import WAITING, make_feed
 from rljax.collect.demos import open_dataset
+from rljax.core.devices import make_mesh, on_mesh, over_devices
 from rljax.core.errors import RljaxError
 from tests.collect.demos.made import made
+from tests.run.simulated_devices import printed_on_devices
 
 
 def scanned(feed: Any, length: int, first: int = 0) -> Any:
@@ -115,3 +119,30 @@ def test_a_file_that_vanishes_is_reported_by_its_name(tmp_path: Path) -> None:
     failure = WAITING.take_failure()
     assert isinstance(failure, RljaxError)
     assert "reward.npy: cannot be read any more: No such file" in str(failure)
+
+
+@pytest.mark.slow
+def test_xla_splits_data_over_devices_without_a_warning(tmp_path: Path) -> None:
+    made(tmp_path / "data")
+    printed = printed_on_devices(4, tmp_path, __file__)
+    assert printed.splitlines()[-1] == "4 True"
+    assert "rematerialization" not in printed
+
+
+def main() -> None:
+    """Print over how many devices the data of a step is split, and whether it is that of the host; with what XLA has to say."""
+    os.dup2(1, 2)
+    windows = open_dataset("data").windows(4, 4)
+    feed, mesh = make_feed(windows), make_mesh(4)
+
+    def step(number: jax.Array) -> Any:
+        with on_mesh(mesh):
+            return over_devices(feed(number))
+
+    found = jax.jit(step, in_shardings=NamedSharding(mesh, PartitionSpec()))(jnp.int32(0))
+    same = jax.tree.map(np.array_equal, found, windows.read(0))
+    print(len({str(shard.index) for shard in found.reward.addressable_shards}), all(jax.tree.leaves(same)))
+
+
+if __name__ == "__main__":
+    main()
