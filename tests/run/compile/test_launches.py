@@ -15,6 +15,8 @@ import rljax
 from rljax.core.devices import Target
 from rljax.run.compile.program import compile_on
 from rljax.run.compile.targets import CHIPS
+from tests.run.tiny_data import dataset_path
+from tests.run.tiny_teacher import ready
 
 LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "num_envs": 2, "num_steps": 1, "train_ratio": 4}
 """DreamerV3 at its smallest: an iteration is one step of two environments, then one update."""
@@ -33,6 +35,8 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
         ("cartpole_dqn_rejax", {}, 17522),
         ("pendulum_sac", {}, 12287),
         ("kuhn_league", {}, 3038),
+        ("tictactoe_selfplay", {}, 4446),
+        ("iql", {"env": "Pendulum-v1", "dataset": dataset_path("Pendulum-v1")}, 7326),
         ("tictactoe_alphazero", {}, 21507),
         pytest.param("cartpole_dreamer", {**LITTLE, "buffer_size": 60, "learning_starts": 20}, 5182, marks=pytest.mark.long),
     ],
@@ -40,5 +44,5 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
 def test_an_iteration_starts_no_more_operations_than_it_did(preset: str, changes: dict[str, Any], launches: int) -> None:
     """Counted with JAX 0.10.2; versions of XLA differ by a few percent. Of far fewer operations, set the lower number here."""
     target = Target("cpu", "cpu", tuple(jax.devices()[:1]), 10**12)
-    found = compile_on(rljax.load_config(preset, **changes), target, CHIPS["h200"]).launches
+    found = compile_on(ready(rljax.load_config(preset, **changes)), target, CHIPS["h200"]).launches
     assert 0.8 * launches < found <= 1.05 * launches, found
