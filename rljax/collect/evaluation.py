@@ -11,7 +11,7 @@ from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.own_agent import check_own_act
 from rljax.collect.resets import initial_environments
-from rljax.core.agent import Agent, initial_carry, state_explained
+from rljax.core.agent import Agent, check_agent, initial_carry, state_explained
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
 from rljax.core.errors import check_bool_or_none, check_whole
 from rljax.core.games.versus import advance_carry
@@ -81,6 +81,7 @@ def play_episodes(
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> EpisodeResults:
     """Do `evaluate`, and return lengths, which episodes ended, and the number of distinct games, too."""
+    check_agent(agent)
     check_whole(1, num_episodes=num_episodes, max_steps=max_steps)
     check_bool_or_none(deterministic=deterministic)
     env, env_params = make_evaluation_env(agent.config)

@@ -153,6 +153,12 @@ def check_state(agent: Agent, state: Any) -> None:
         )
 
 
+def check_agent(agent: object) -> None:
+    """Raise a ConfigError unless this is an agent: a configuration or a state, say, may be given in its place."""
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"agent: expected an agent, as make_agent(config) returns it, got {type(agent).__name__}")
+
+
 @contextlib.contextmanager
 def state_explained(agent: Agent, state: Any) -> Iterator[None]:
     """Check the state if an error is raised: not before, which would trace the beginning of a run each time.

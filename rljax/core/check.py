@@ -55,6 +55,10 @@ def check_environment(env: Any, env_params: Any = None, *, key: jax.Array | None
     """
     if isinstance(env, str):
         raise ConfigError(f"check_environment({env!r}): expected an environment; make_env makes that of an id")
+    if isinstance(env, type):
+        raise ConfigError(f"check_environment: {env.__name__} is a class; give an environment made from it: {env.__name__}()")
+    if not any(hasattr(env, name) for name in ("reset_env", "step_env")):
+        raise ConfigError(f"check_environment({shown(env)}): expected an environment, which has reset_env and step_env")
     env_params = attribute(env, "default_params") if env_params is None else env_params
     doubts = check_contract(env, env_params)
     if isinstance(env, Game) and type(env).observe is Game.observe:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljax.core.errors import ConfigError, RljaxError, RljaxWarning
+from rljax.core.errors import ConfigError, RljaxError, RljaxWarning, shown
 
 LOCK_FILE = ".lock"
 LEFT_SECONDS = 6 * 3600
@@ -24,6 +24,17 @@ def numbered(path: Path) -> Iterator[Path]:
     yield path
     for number in itertools.count(2):
         yield path.with_name(f"{path.name}-{number}")
+
+
+def as_path(value: object, name: str) -> Path:
+    """Return the path that a user gave as the argument `name`.
+
+    Raises:
+        ConfigError: it is no path.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise ConfigError(f"{name} = {shown(value)}: expected a path, as a text or a pathlib.Path")
+    return Path(value)
 
 
 def user_cache() -> Path:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.core.errors import ConfigError, shown
+from rljax.core.places import as_path
 from rljax.core.sealed import DamagedError, Field, OtherFormatError, read_sealed, seal, table_of, whole
 from rljax.nn.latent.vae import BetaVAE
 from rljax.nn.observations import flat_axes, ravel_observation
@@ -162,7 +163,7 @@ def load_opponent_model(path: str | os.PathLike[str]) -> OpponentModel:
         ConfigError: there is no such file, or it is damaged.
     """
     try:
-        table = read_sealed(Path(path), FIELDS)
+        table = read_sealed(as_path(path, "path"), FIELDS)
     except (FileNotFoundError, IsADirectoryError):
         raise ConfigError(f"{path}: no opponent model there (rljax opponents makes one)") from None
     except DamagedError as error:

@@ -20,7 +20,7 @@ from rljax.core.agent import Agent
 from rljax.core.check import check_outcomes, check_zero_sum
 from rljax.core.config import env_name
 from rljax.core.environments.spaces import Discrete, as_space
-from rljax.core.errors import ConfigError, is_whole
+from rljax.core.errors import ConfigError, is_whole, shown
 from rljax.core.games.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.games.game import Game, side_rewards
 from rljax.core.games.versus import Player, random_player
@@ -200,8 +200,10 @@ def check_searchable(game: Game, params: Any = None) -> None:
         params: its parameters; by default `game.default_params`.
 
     Raises:
-        ConfigError: the game is one of these; the message says which.
+        ConfigError: it is no game, or one of these; the message says which.
     """
+    if not isinstance(game, Game):
+        raise ConfigError(f"game = {shown(game)}: expected a game, such as rljax.make_env('ConnectFour-v0')[0]")
     params = game.default_params if params is None else params
     if len(set(game.teams)) != 2:
         raise ConfigError(f"{game.name}: has {len(set(game.teams))} sides, expected a zero-sum game of two")

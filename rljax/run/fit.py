@@ -25,7 +25,7 @@ from rljax.core.errors import ConfigError, ProcessLostError, RljaxWarning, Train
 from rljax.core.keys import as_key
 from rljax.core.memory import out_of_memory
 from rljax.core.own import path_of
-from rljax.core.places import lock_folder
+from rljax.core.places import as_path, lock_folder
 from rljax.envs.registry import unknown_to_commands
 from rljax.run.driver import Callback, Driver, FitResult
 from rljax.run.episodes import check_one_run
@@ -133,7 +133,7 @@ def fit(
         raise ConfigError("a resumed run continues from its own state: give neither key nor fork with resume=RUN")
     if fork is not None and key is not None:
         raise ConfigError("a fork continues with the keys of its checkpoint, or those of another seed: give no key with fork")
-    remote = None if sync is None else Remote(os.fspath(sync))
+    remote = None if sync is None else Remote(sync)
     if remote is not None:
         if folder is None or jax.process_count() > 1:
             raise ConfigError(f"sync = {shown(remote.url)}: is for the run folder of a single process: give run_dir")
@@ -271,10 +271,10 @@ def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[st
     if isinstance(resume, bool):
         if resume and run_dir is None:
             raise ConfigError("resume = True: needs run_dir, the folder to continue in; or give the folder itself, resume=RUN")
-        return None if run_dir is None else Path(run_dir).resolve()
+        return None if run_dir is None else as_path(run_dir, "run_dir").resolve()
     folder, checkpoint = split_path(resume)
     folder = folder.resolve()  # a callback may change the working directory
-    if run_dir is not None and Path(run_dir).resolve() != folder:
+    if run_dir is not None and as_path(run_dir, "run_dir").resolve() != folder:
         raise ConfigError(f"run_dir = {shown(str(run_dir))}: a resumed run stays in its folder {folder}; to branch it, fork it")
     if checkpoint != "latest":
         raise ConfigError(

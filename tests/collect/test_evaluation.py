@@ -289,3 +289,13 @@ def test_a_state_that_is_not_the_agents_is_one_line(tmp_path: Path) -> None:
             with pytest.raises(rljax.ConfigError, match=f"^deterministic = {wrong!r}: expected True, False or None$"):
                 look()
     assert rljax.evaluate(agent, one, jax.random.key(1), 2, max_steps=3, deterministic=np.bool_(True)).tolist() == [3.0, 3.0]
+
+
+def test_what_is_no_agent_is_one_line(tmp_path: Path) -> None:
+    agent = rljax.make_agent(rljax.PPOConfig(env="CartPole-v1", num_envs=2, network={"hidden": [4]}))
+    for given in (agent.config, "runs/a"):
+        said = f"^agent: expected an agent, as make_agent\\(config\\) returns it, got {type(given).__name__}$"
+        with pytest.raises(rljax.ConfigError, match=said):
+            rljax.evaluate(given, agent, jax.random.key(0))
+        with pytest.raises(rljax.ConfigError, match=said):
+            rljax.record(given, agent, tmp_path / "a.gif", key=jax.random.key(0))

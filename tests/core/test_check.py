@@ -724,3 +724,16 @@ def test_a_step_beside_step_env_and_that_of_another_library_inside_are_accepted(
 def test_an_id_is_no_environment() -> None:
     with pytest.raises(rljax.ConfigError, match=r"check_environment\('CartPole-v1'\): expected an environment; make_env makes"):
         rljax.check_environment("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Walk, r"check_environment: Walk is a class; give an environment made from it: Walk\(\)$"),
+        (None, r"check_environment\(None\): expected an environment, which has reset_env and step_env$"),
+        (3, r"check_environment\(3\): expected an environment, which has"),
+    ],
+)
+def test_what_is_no_environment_is_one_line(given: Any, said: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=f"^{said}"):
+        rljax.check_environment(given)

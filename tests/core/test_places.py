@@ -6,14 +6,38 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 import rljax
 from rljax.core.places import LEFT_SECONDS, atomic_folder, lock_folder
 
+TINY = rljax.PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8, network={"hidden": [4]})
+NO_PATHS: dict[str, Callable[[Any], Any]] = {
+    "run_dir": lambda x: rljax.fit(TINY, run_dir=x),
+    "path": lambda x: rljax.save(x, TINY, None),
+    "out": lambda x: rljax.record(rljax.make_agent(TINY), None, x, key=jax.random.key(0)),
+    "path of a dataset": rljax.open_dataset,
+    "path to record to": lambda x: rljax.demonstrations("random", x, num_episodes=1, env="CartPole-v1"),
+    "out for NumPy": lambda x: rljax.export_numpy(rljax.make_agent(TINY), None, x),
+    "path of a policy": rljax.load_policy,
+    "run_dir of phases": lambda x: rljax.fit_phases({"a": TINY}, run_dir=x),
+    "run_dir of a sweep": lambda x: rljax.sweep(TINY, {"gamma": [0.9]}, run_dir=x),
+    "run_dir of a study": lambda x: rljax.tune(TINY, {"gamma": [0.9]}, trials=1, run_dir=x),
+}
+"""Calls that take a path, by the argument's name, which may be followed by a remark."""
+
 fcntl = pytest.importorskip("fcntl")
+
+
+@pytest.mark.parametrize("name", NO_PATHS)
+def test_what_is_no_path_is_one_line(name: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=rf"^{name.partition(' ')[0]} = 3: expected a path, as a text or a pathlib.Path$"):
+        NO_PATHS[name](3)
 
 
 @pytest.fixture(params=["windows", "no locks"])

@@ -220,6 +220,8 @@ def test_moves_of_tic_tac_toe_are_best_the_more_often_the_longer_it_searches(fig
 
 
 def test_games_that_cannot_be_searched_are_refused() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^game = 'TicTacToe-v0': expected a game, such as rljax.make_env\("):
+        make_mcts("TicTacToe-v0")  # type: ignore[arg-type]
     with pytest.raises(rljax.ConfigError, match="players move at the same time"):
         make_mcts(make_env("NumberDuel-v0")[0])
     for name in ("KuhnPoker-v0", "LeducPoker-v0", "pgx:leduc_holdem"):

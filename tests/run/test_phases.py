@@ -213,6 +213,11 @@ def test_all_phases_are_checked_before_the_first_is_trained(phases: Any, said: s
     assert said in str(error.value)
 
 
+def test_phases_have_names() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^phases = \[.*: expected a dictionary of phases by name, or a TOML file$"):
+        rljax.fit_phases([PPO], run_dir="run")  # type: ignore[arg-type]
+
+
 def test_a_callback_ends_the_run_at_the_last_record_of_a_phase_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
 

@@ -28,6 +28,7 @@ from rljax.collect.demos.store import MEMORY_BUDGET, Store, npy_header
 from rljax.core.environments.spaces import space_text
 from rljax.core.errors import WORD_LENGTH, ConfigError, shortened, shown
 from rljax.core.memory import readable_bytes
+from rljax.core.places import as_path
 from rljax.core.sealed import DamagedError, OtherFormatError, read_sealed
 
 BLOCK = 2**22
@@ -171,7 +172,7 @@ def open_dataset(
     Raises:
         ConfigError: there is no dataset, it has another format, or a file is missing, cut short, altered or foreign.
     """
-    folder = Path(path)
+    folder = as_path(path, "path")
     table = read_table(folder)
     shards, leaves = table["shards"], table["leaves"]
     if not shards:

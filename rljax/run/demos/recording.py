@@ -14,6 +14,7 @@ import jax
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.evaluation import MAX_EVALUATION_STEPS
 from rljax.core.errors import ConfigError, TrainingInterrupted, check_int
+from rljax.core.places import as_path
 from rljax.envs.microrts.java.players import is_java
 from rljax.run.demos.java import NUM_GAMES, JavaCast, find_java_cast, java_rounds
 from rljax.run.demos.playing import compile_table, play_round
@@ -83,6 +84,7 @@ def demonstrations(
         ConfigError: the folder exists (and not `resume`), or an argument is not allowed.
         TrainingInterrupted: Ctrl-C stopped the recording; the message says how many episodes are there.
     """
+    folder = as_path(path, "path")
     check_int("demonstrations", 1, num_episodes=num_episodes, max_steps=max_steps, shard_bytes=shard_bytes)
     check_int("demonstrations", 1, num_envs=1 if num_envs is None else num_envs)
     check_int("demonstrations", 0, seed=seed, openings=openings, simulations=simulations)
@@ -105,7 +107,7 @@ def demonstrations(
         "seed": seed, "num_envs": count, "max_steps": max_steps,
     }  # fmt: skip
     cast = cast._replace(info=cast.info._replace(recorded=cast.info.recorded | how))
-    with _writer(Path(path), cast, shard_bytes, resume) as writer:
+    with _writer(folder, cast, shard_bytes, resume) as writer:
         try:
             play = java_rounds(cast, progress) if isinstance(cast, JavaCast) else _compiled_rounds(cast)
             _record(writer, cast.info.recorded, len(whom), play, progress)

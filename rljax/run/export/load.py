@@ -18,6 +18,7 @@ from jax import export as jax_export
 from rljax.core.contract import is_array
 from rljax.core.environments.environment import same_structure
 from rljax.core.errors import ConfigError, first_line
+from rljax.core.places import as_path
 from rljax.run.export.metadata import (
     FORMAT,
     GREEDY_FILE,
@@ -140,7 +141,7 @@ def load_policy(path: str | os.PathLike[str]) -> ExportedPolicy:
     Raises:
         ConfigError: there is no exported policy, or a file of it is damaged or of another format.
     """
-    folder = Path(path)
+    folder = as_path(path, "path")
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
         version, files = metadata["format"], metadata["files"]

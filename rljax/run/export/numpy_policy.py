@@ -16,6 +16,7 @@ import numpy as np
 
 from rljax.core.agent import Agent, check_state
 from rljax.core.errors import ConfigError
+from rljax.core.places import as_path
 from rljax.run.export.checks import disagreement
 from rljax.run.export.metadata import describe_space, describe_tree, plain
 from rljax.run.export.policy import ExportReport, check_free, write_whole
@@ -65,7 +66,7 @@ def export_numpy(
         ConfigError: there is something at `out` already (nothing is touched), it cannot be written, or the policy does what this
             export has no code for, such as sorting.
     """
-    folder = Path(os.path.abspath(out))
+    folder = Path(os.path.abspath(as_path(out, "out")))
     check_free(folder)
     agent = to_export(agent)
     signature = read_signature(agent)

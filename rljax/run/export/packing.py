@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from rljax.collect.evaluation import play_episodes
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.config_files import comparable_table, load_config, preset_names
-from rljax.core.places import LOCK_FILE
+from rljax.core.places import LOCK_FILE, as_path
 from rljax.run.export.policy import check_free
 from rljax.run.export.program import leaves_read
 from rljax.run.export.signature import read_signature
@@ -62,7 +61,7 @@ def pack(
     Raises:
         ConfigError: there is no run, it is a packed agent already, or `out` exists or cannot be written.
     """
-    target = Path(out)
+    target = as_path(out, "out")
     check_path(target, f"folder {target}")
     check_free(target)
     folder, _ = split_path(path)

@@ -28,7 +28,7 @@ from jax import export as jax_export
 
 from rljax.core.agent import Agent, check_state
 from rljax.core.errors import ConfigError, first_line
-from rljax.core.places import LOCK_FILE, atomic_folder, refuse_working_directory
+from rljax.core.places import LOCK_FILE, as_path, atomic_folder, refuse_working_directory
 from rljax.run.export.metadata import (
     FORMAT,
     GREEDY_FILE,
@@ -87,7 +87,7 @@ def export_policy(
         ConfigError: there is something at `out` already (nothing is touched), it cannot be written, or `jax.export` cannot
             export the policy.
     """
-    folder = Path(os.path.abspath(out))
+    folder = Path(os.path.abspath(as_path(out, "out")))
     check_free(folder)
     agent = to_export(agent)
     signature = read_signature(agent)

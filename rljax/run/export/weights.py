@@ -14,6 +14,7 @@ import numpy as np
 from rljax.core.agent import Agent, check_state
 from rljax.core.config_files import config_table
 from rljax.core.errors import ConfigError, first_line, how_to_install
+from rljax.core.places import as_path
 from rljax.run.export.metadata import plain
 from rljax.run.export.program import leaves_read
 from rljax.run.export.signature import read_signature
@@ -72,7 +73,7 @@ def load_weights(path: str | os.PathLike[str], state: Any) -> Any:
     Raises:
         ConfigError: the file cannot be read, has none of the state's arrays, has only some of a field's, or does not fit.
     """
-    file = Path(path)
+    file = as_path(path, "path")
     safetensors = _safetensors()
     try:
         tensors = safetensors.load(file.read_bytes())

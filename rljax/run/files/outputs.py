@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rljax.core.errors import ConfigError, shown
-from rljax.core.places import atomic_folder
+from rljax.core.places import as_path, atomic_folder
 
 
 def output_path(out: str | os.PathLike[str], suffixes: Sequence[str], option: str = "out") -> Path:
     """Check and return the path of a file to write, whose suffix gives its format; messages name the option that gave it.
 
     Raises:
-        ConfigError: the suffix is not allowed, or the path is a folder.
+        ConfigError: it is no path, its suffix is not allowed, or it is that of a folder.
     """
-    path = Path(out)
+    path = as_path(out, option)
     if path.suffix.lower() not in suffixes:
         raise ConfigError(f"{option} = {shown(str(out))}: expected a file name that ends in {' or '.join(suffixes)}")
     if path.is_dir():

@@ -55,10 +55,13 @@ class Remote:
         ConfigError: the address is of no store that is known here, or lacks a slash.
     """
 
-    def __init__(self, url: str):
+    def __init__(self, url: str | os.PathLike[str]):
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
+        if not isinstance(url, (str, os.PathLike)):
+            raise ConfigError(f"sync = {shown(url)}: {PLACES}")
+        url = os.fspath(url)
         # For messages, which end in logs.
         self.url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1@", url).rstrip("/")
         if not url.rstrip("/") or NO_ADDRESS.match(url):  # without a name: a variable of the shell that is not set, say

@@ -15,7 +15,8 @@ from rljax.core.agent import Agent, MakeAgent, data_of, make_agent, own_in
 from rljax.core.config import Config
 from rljax.core.config_files import config_table
 from rljax.core.environments.environment import same_structure
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
+from rljax.core.places import as_path
 from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
 from rljax.run.files.records import Records, record_of, window_length
 from rljax.run.files.scores import Scores
@@ -47,11 +48,13 @@ def save(
             do not fit the configuration.
     """
     agent = config_or_agent if isinstance(config_or_agent, Agent) else make_agent(config_or_agent)
-    config, folder = agent.config, Path(path)
+    config, folder = agent.config, as_path(path, "path")
     iterations: tuple[int, ...] = np.shape(getattr(state, "iteration", 0))
     seeds = iterations[0] if len(iterations) == 1 else None
     key_impl = _key_impl(state)
     _check_fits(state, example_state(agent, seeds, key_impl))
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(isinstance(name, str) for name in metrics)):
+        raise ConfigError(f"metrics = {shown(metrics)}: expected a dictionary of arrays by name, as make_train returns it")
     done = int(np.ravel(state.iteration)[0])
     step = done * config.steps_per_iteration
     table = config_table(config) | ({} if seeds is None else {"seeds": seeds})
@@ -137,8 +140,12 @@ def _check_fits(state: Any, example: Any) -> None:
 
 def _rows(metrics: Mapping[str, Any], seeds: int | None, done: int) -> np.ndarray:
     """Stack metrics as `[iterations, S, metrics]`, sorted by name."""
-    arrays = {name: np.asarray(metrics[name], np.float32) for name in sorted(metrics)}
-    for name, x in arrays.items():
+    arrays = {}
+    for name in sorted(metrics):
+        try:
+            x = arrays[name] = np.asarray(metrics[name], np.float32)
+        except (TypeError, ValueError):
+            raise ConfigError(f"metrics: '{name}' = {shown(metrics[name])}: expected an array of numbers") from None
         lead = () if seeds is None else (seeds,)
         if x.ndim != len(lead) + 1 or x.shape[:-1] != lead or not 0 < x.shape[-1] <= done:
             expected = [*lead, f"at most {done} iterations"]

@@ -94,7 +94,13 @@ def check_names(fields: Iterable[str], phases: Iterable[str]) -> None:
 
 
 def as_phases(phases: Mapping[str, Phase | Config]) -> dict[str, Phase]:
-    """Return phases by name; a configuration alone is a phase."""
+    """Return phases by name; a configuration alone is a phase.
+
+    Raises:
+        ConfigError: they have no names.
+    """
+    if not isinstance(phases, Mapping):
+        raise ConfigError(f"phases = {shown(phases)}: expected a dictionary of phases by name, or a TOML file")
     return {name: phase if isinstance(phase, Phase) else Phase(phase) for name, phase in phases.items()}
 
 

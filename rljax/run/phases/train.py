@@ -12,7 +12,7 @@ import jax
 
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError, TrainingError, TrainingInterrupted
-from rljax.core.places import atomic_folder, lock_folder
+from rljax.core.places import as_path, atomic_folder, lock_folder
 from rljax.core.plain import OBJECT_PREFIX, class_name
 from rljax.run.files.checkpoint import CHECKPOINTS, check_path, link, noted_best
 from rljax.run.files.folder import (
@@ -180,12 +180,12 @@ def _link_best(run: Path) -> None:
 def _folder(run_dir: str | os.PathLike[str] | None, resume: str | os.PathLike[str] | bool) -> tuple[Path, bool]:
     """Return the run's folder, and whether there is a run to continue."""
     if not isinstance(resume, bool):
-        if run_dir is not None and Path(run_dir).resolve() != Path(resume).resolve():
+        if run_dir is not None and as_path(run_dir, "run_dir").resolve() != as_path(resume, "resume").resolve():
             raise ConfigError(f"run_dir: a resumed run stays in its folder {resume}")
-        return Path(resume).resolve(), True
+        return as_path(resume, "resume").resolve(), True
     if run_dir is None:
         raise ConfigError("run_dir: expected a folder, in which each phase finds the runs of the others")
-    folder = Path(run_dir).resolve()
+    folder = as_path(run_dir, "run_dir").resolve()
     return folder, resume and (folder / PHASES_FILE).exists()
 
 

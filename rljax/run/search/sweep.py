@@ -16,7 +16,7 @@ from rljax.core.config import Config
 from rljax.core.config_files import dump_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import RljaxError
-from rljax.core.places import WatchedFolder, lock_folder
+from rljax.core.places import WatchedFolder, as_path, lock_folder
 from rljax.run.files.outputs import atomic_file
 from rljax.run.search.plan import (
     BEST_FILE,
@@ -84,7 +84,7 @@ def sweep(
         config, space, seeds=seeds, search=search, samples=samples, max_runs=max_runs, make_agent=make_agent, part=part
     )
     check_numbers(batch_size, episodes)
-    folder = None if run_dir is None else begin_sweep(Path(run_dir), plan, episodes)
+    folder = None if run_dir is None else begin_sweep(as_path(run_dir, "run_dir"), plan, episodes)
     return run_sweep(plan, folder, batch_size=batch_size, episodes=episodes, progress=progress)
 
 

@@ -20,7 +20,7 @@ from rljax.core.config import Config
 from rljax.core.config_files import dump_config, load_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
-from rljax.core.places import WatchedFolder
+from rljax.core.places import WatchedFolder, as_path
 from rljax.run.episodes import check_one_run
 from rljax.run.files.folder import CONFIG_FILE, check_num_seeds
 from rljax.run.files.outputs import atomic_file, make_folder, read_table
@@ -138,7 +138,7 @@ def tune(
             raise ConfigError(
                 f"{name}: fixes the structure of the program, so trials could not share one program: sweep it instead"
             )
-    folder = None if run_dir is None else Path(run_dir)
+    folder = None if run_dir is None else as_path(run_dir, "run_dir")
     if storage is not None:
         storage = absolute(storage)
     same: dict[str, Any] = {"seeds": seeds, "episodes": episodes, "pruner": pruner}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 
-from rljax.core.errors import ConfigError, check_whole
+from rljax.core.errors import ConfigError, check_whole, shown
+from rljax.core.keys import as_key
 from rljax.run.files.folder import split_path
 from rljax.run.files.zoo import is_address
 from rljax.run.players import Contestant, agent_player, game_of, trained_agent
@@ -65,7 +66,7 @@ def tournament(
         game,
         params,
         entries,
-        key=jax.random.key(0) if key is None else key,
+        key=jax.random.key(0) if key is None else as_key(key),
         num_games=num_games,
         opening_moves=opening_moves,
         system=system,
@@ -115,6 +116,8 @@ def _name_players(players: Sequence[str | os.PathLike[str]] | Mapping[str, Conte
         return players
     if isinstance(players, (str, os.PathLike)):
         players = [players]
+    if not isinstance(players, Iterable):
+        raise ConfigError(f"players = {shown(players)}: expected run folders, or a dictionary of players by name")
     if not all(isinstance(player, (str, os.PathLike)) for player in players):
         raise ConfigError("a tournament of agents that are not run folders needs a name for each: {name: (agent, state)}")
     parts = [split_path(player) for player in players]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import itertools
+import numbers
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.environments import make_evaluation_env, make_game
-from rljax.core.agent import Agent, initial_carry, state_explained
+from rljax.core.agent import Agent, check_agent, initial_carry, state_explained
 from rljax.core.config import Config
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.environments.wrappers import EpisodeStatistics, can_render, flatten_observation
-from rljax.core.errors import ConfigError, check_bool_or_none, check_whole, first_line, how_to_install
+from rljax.core.errors import ConfigError, check_bool_or_none, check_whole, first_line, how_to_install, shown
 from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import Player, Versus, advance_carry
 from rljax.core.host import failures_explained
@@ -171,6 +172,7 @@ def record(
         ConfigError: an argument is not allowed, the opponent is unknown or plays another game, the environment's `render`
             breaks the contract, no encoder for MP4 is installed, or the state is not one of the agent's.
     """
+    check_agent(agent)
     path = output_path(out, SUFFIXES)
     check_whole(1, episodes=episodes, max_steps=max_steps)
     check_bool_or_none(deterministic=deterministic)
@@ -178,8 +180,8 @@ def record(
     in_game = agent.config.of_games or opponent is not None
     if fps is None:
         fps = TURN_FPS if in_game and make_game(agent.config)[0].turn_gap else FPS
-    if not 0 < fps < float("inf"):
-        raise ConfigError(f"fps = {fps}: expected a number > 0")
+    if not isinstance(fps, numbers.Real) or isinstance(fps, bool) or not 0 < fps < float("inf"):
+        raise ConfigError(f"fps = {shown(fps)}: expected a number > 0")
     gif = path.suffix.lower() == ".gif"
     if gif and fps > MAX_GIF_FPS:
         raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures per second; lower it or write an .mp4")

@@ -411,6 +411,8 @@ def test_folders_with_colons_are_folders(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_address_of_no_store_is_told_what_is_one() -> None:
     with pytest.raises(rljax.ConfigError, match=r"Protocol not known: nowhere; expected s3://BUCKET/FOLDER, gs://.* a folder$"):
         Remote("nowhere://a/b")
+    with pytest.raises(rljax.ConfigError, match=r"^sync = 3: expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder$"):
+        rljax.fit(CONFIG, run_dir="run", sync=3)  # type: ignore[arg-type]
 
 
 def test_a_password_in_an_address_is_in_no_message() -> None:

@@ -93,6 +93,13 @@ def test_a_damaged_or_foreign_one_is_refused(trained: rljax.TrainResult, tmp_pat
     for metrics in ({"a": np.zeros(9)}, {"a": np.zeros((2, 8))}, {"a": np.zeros(())}):
         with pytest.raises(rljax.ConfigError, match=r"metrics: 'a' has shape \[.*\], expected \[at most 8 iterations\]"):
             rljax.save(tmp_path / "b", CONFIG, state, metrics=metrics)
+    for metrics, said in (
+        ([1], r"metrics = \[1\]: expected a dictionary of arrays by name"),
+        ({1: np.zeros(8)}, "metrics = .*: expected a dictionary of arrays by name"),
+        ({"a": "b"}, "metrics: 'a' = 'b': expected an array of numbers"),
+    ):
+        with pytest.raises(rljax.ConfigError, match=f"^{said}"):
+            rljax.save(tmp_path / "b", CONFIG, state, metrics=metrics)  # type: ignore[arg-type]
     with pytest.raises(rljax.ConfigError, match=r"metrics: 'a' and 'b' have 8 and 7 iterations, expected as many of each"):
         rljax.save(tmp_path / "b", CONFIG, state, metrics={"a": np.zeros(8), "b": np.zeros(7)})
     assert not (tmp_path / "b").exists()

@@ -300,6 +300,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (good, out, {"episodes": 0}, "episodes = 0"),
         (good, out, {"max_steps": 0}, "max_steps = 0"),
         (good, out, {"fps": 0.0}, "fps = 0"),
+        (good, out, {"fps": "30"}, "fps = '30': expected a number > 0"),
         (good, out, {"fps": 60.0}, "at most 50"),
         (Float(), out, {}, r"render returned float32\[5, 7, 3\], expected uint8\[H, W, 3\]"),
         (Raises(), out, {}, "render raised ValueError: no"),

@@ -399,6 +399,13 @@ def test_players_are_called_by_their_folders_or_by_their_addresses() -> None:
     assert [*_name_players([zoo, "runs/tictactoe_selfplay"])] == [zoo, "runs/tictactoe_selfplay"]
 
 
+def test_players_that_are_none_and_a_number_for_a_key_are_one_line() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^players = None: expected run folders, or a dictionary of players by name$"):
+        rljax.tournament(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^expected a random key such as jax.random.key\(0\), got 0$"):
+        rljax.tournament(["zoo:tictactoe_selfplay"], include=["random"], num_games=2, key=0)  # type: ignore[arg-type]
+
+
 def test_a_tournament_of_one_team_is_refused() -> None:
     run = Run(rljax.SelfPlayConfig(env=Parade((0, 0, 0))), None, 0)
     with pytest.raises(rljax.ConfigError, match="Parade: all players are one team, so there is nobody to beat; rljax eval gives"):

@@ -19,6 +19,7 @@ from rljax.core.agent import Agent, check_state
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
 from rljax.core.games.game import Game
+from rljax.core.places import as_path
 from rljax.envs import resolve_env
 from rljax.envs.cartpole import CartPole
 from rljax.envs.connect_four import ConnectFour
@@ -85,7 +86,7 @@ def export_web(
             or the policy cannot be converted to ONNX.
         RljaxError: onnxruntime-web could not be fetched.
     """
-    folder = Path(os.path.abspath(out))
+    folder = Path(os.path.abspath(as_path(out, "out")))
     check_free(folder)
     page = describe_page(agent.config)
     agent = to_export(agent)
