@@ -19,7 +19,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from rljax.core.agent import Metrics, stack_metrics
-from rljax.core.devices import over_devices
+from rljax.core.devices import over_devices, platform
 from rljax.core.environments.environment import tree_where
 from rljax.core.keys import draw
 
@@ -177,4 +177,27 @@ def minibatch_steps(
 
 def permutations(key: jax.Array, count: int, size: int) -> jax.Array:
     """Return `count` independent random permutations of `0 .. size - 1`, i32 `[count, size]`, from one draw."""
-    return jnp.argsort(draw(jax.random.bits, key, (count, size)), axis=-1)
+    return sorted_places(draw(jax.random.bits, key, (count, size)))
+
+
+def sorted_places(numbers: jax.Array) -> jax.Array:
+    """Return what `jnp.argsort` does for numbers u32 `[..., N]`: i32 `[..., N]`.
+
+    On the CPU, XLA sorts pairs by a function that it calls for each comparison, and single numbers two to three times as fast. So
+    there a number carries its place in its lowest bits, and two stable sorts take the lower and then the upper bits of the
+    numbers, as a radix sort does.
+    """
+    size = numbers.shape[-1]
+    bits = max((size - 1).bit_length(), 1)
+    if platform() != "cpu" or bits > 16:
+        return jnp.argsort(numbers, axis=-1)
+    place, mask = jnp.arange(size, dtype=jnp.uint32), jnp.uint32((1 << bits) - 1)
+
+    def places(digits: jax.Array) -> jax.Array:
+        return jnp.sort(digits << bits | place, axis=-1) & mask
+
+    def take(x: jax.Array, places: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(x, places.astype(jnp.int32), axis=-1)
+
+    by_lower = places(numbers)  # the shift drops the upper bits
+    return take(by_lower, places(take(numbers, by_lower) >> (32 - bits))).astype(jnp.int32)

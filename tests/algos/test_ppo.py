@@ -28,7 +28,7 @@ from rljax import (
     ppo_update,
 )
 from rljax.algos.ppo import annealed
-from rljax.collect.minibatches import permutations
+from rljax.collect.minibatches import permutations, sorted_places
 from rljax.collect.returns import gae
 from rljax.envs.probes import TruncationProbeParams, truncation_probe_values
 
@@ -423,6 +423,13 @@ def test_permutations_are_permutations_and_independent() -> None:
     np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(12), (50, 1)))
     assert len({tuple(order) for order in orders}) == 50
     assert len(set(orders[:, 0])) == 12
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 512, 1 << 16, (1 << 16) + 1])
+def test_places_are_those_of_a_stable_sort_of_pairs(size: int) -> None:
+    bits = jax.random.bits(jax.random.key(0), (2, size))
+    for numbers in (bits, bits % 5, bits >> 16 << 16, ~jnp.zeros_like(bits)):
+        np.testing.assert_array_equal(jax.jit(sorted_places)(numbers), np.argsort(numbers, axis=-1, kind="stable"))
 
 
 @pytest.mark.parametrize("num_iterations", [1, 10, 41, 49, 1000])
