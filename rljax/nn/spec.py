@@ -213,8 +213,8 @@ def _check_belongs(given: Mapping[str, Any], kind: str, encoder: str) -> None:
             )
         if key == "opponent_model" and encoder in ("cnn", "cells"):
             raise ConfigError(
-                f"network.opponent_model: encoder = '{encoder}' sees one image and nothing beside it, expected 'mlp', 'dict' or "
-                "'entities'"
+                f"network.opponent_model: encoder = '{encoder}' sees one image, and no part of it is an opponent's, "
+                "expected 'mlp', 'dict' or 'entities'"
             )
         if key == "shared" and encoder != "mlp":
             raise ConfigError(f"network.shared: with encoder = '{encoder}', actor and critic always share the encoder")

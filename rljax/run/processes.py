@@ -146,7 +146,7 @@ def check_same(values: Mapping[str, Any]) -> None:
     of_process = [json.loads(text) for text in _gather_bytes(json.dumps(dict(values)).encode())]
     differences = []
     for name in dict.fromkeys(itertools.chain(*of_process)):
-        texts = [json.dumps(each.get(name)) for each in of_process]  # NaN equals itself as a text
+        texts = [json.dumps(each.get(name), sort_keys=True) for each in of_process]  # NaN equals itself as a text
         other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
         if other is not None:
             here, there = (shown(each[name]) if name in each else "not given" for each in (of_process[0], of_process[other]))

@@ -274,13 +274,13 @@ def test_processes_with_different_configurations_all_end_with_one_line(others: l
 
 def test_what_differs_between_processes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: 3)
-    here = {"loss": math.nan, "network": {"hidden": [8]}, "seeds": None, "a": 1, "b": 2}
+    here = {"loss": math.nan, "network": {"hidden": [8]}, "seeds": None, "a": {"x": 1, "y": 2}, "b": 2}
 
     def gather(content: bytes) -> list[bytes]:
         return [content, *(json.dumps(each).encode() for each in others)]
 
     monkeypatch.setattr(processes, "_gather_bytes", gather)
-    others = [here, here]
+    others = [here, {**here, "a": {"y": 2, "x": 1}}]
     processes.check_same(here)
     others = [here, {**here, "network": {"hidden": [4]}}]
     with pytest.raises(

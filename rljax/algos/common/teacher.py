@@ -90,14 +90,15 @@ def teacher_fields(
 def check_teacher(agent: Agent, how: str) -> None:
     """Refuse new runs that would hold on to random parameters; `how` says in the message how to begin with others.
 
+    What an `init` of a user's own begins with cannot be told.
+
     Raises:
         ConfigError: there is a `teacher_kl_coef`, and the runs begin with random parameters.
     """
     coefficient = getattr(agent.config, "teacher_kl_coef", None)
-    if coefficient is not None and (agent.made is None or agent.init is agent.made.init):
-        raise ConfigError(
-            f"teacher_kl_coef = {coefficient}: the teacher is the policy that a run begins with, so give one: {how}"
-        )
+    if coefficient is not None and agent.made is not None and agent.init is agent.made.init:
+        value = "" if isinstance(coefficient, jax.Array) else f" = {coefficient}"  # a traced number has none
+        raise ConfigError(f"teacher_kl_coef{value}: the teacher is the policy that a run begins with, so give one: {how}")
 
 
 class TeacherParts(Protocol):

@@ -20,7 +20,6 @@ BUSY = 0.1
 LOADED = 0.5
 """Load average before a benchmark from which on the machine counts as busy."""
 
-
 UNCERTAIN = 0.05
 """Share of the machine's processor time by which the kernel's count of it may differ from the sum over its processes."""
 

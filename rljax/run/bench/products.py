@@ -1,4 +1,4 @@
-"""What bounds the speed of a program of small networks: its matrix products, run without anything else."""
+"""What takes most of the time of a program of small networks: its matrix products, run without anything else."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Product(NamedTuple):
 def products_alone(program: Program) -> Program:
     """Return a program that computes the matrix products of another, each as often, on numbers of its own.
 
-    No program with this arithmetic is faster on this machine: activations, optimiser and environments come on top. A product of a
-    loop whose number of trips is known only at run time counts once, and of the branches of a condition the one with more.
+    It shows how far a program is from what its products take one after the other; activations, optimiser and environments come
+    on top. A product of a loop whose number of trips is known only at run time counts once. Of the branches of a condition the
+    one with more counts, so also the gradient steps that DQN leaves out before `learning_starts`.
     """
 
     def alone(key: jax.Array) -> list[jax.Array]:

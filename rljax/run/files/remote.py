@@ -37,7 +37,7 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
 PLACES = "expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a folder"
 
-NO_ADDRESS = re.compile(r"(?!file:|local:)[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|(s3a?|gs|gcs):(?!//)")
+NO_ADDRESS = re.compile(r"(?!file:|local:)[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|(?i:s3a?|gs|gcs):(?!//)")
 """Addresses with a slash too few, which fsspec would take for folders here. A single letter is a drive of Windows."""
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

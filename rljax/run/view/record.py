@@ -176,6 +176,7 @@ def record(
     path = output_path(out, SUFFIXES)
     check_whole(1, episodes=episodes, max_steps=max_steps)
     check_bool_or_none(deterministic=deterministic)
+    deterministic = None if deterministic is None else bool(deterministic)  # NumPy's False is not False
     opponent, limit = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
     in_game = agent.config.of_games or opponent is not None
     if fps is None:

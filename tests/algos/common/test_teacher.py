@@ -167,4 +167,7 @@ def test_a_run_that_would_hold_on_to_random_parameters_is_refused(algorithm: Any
         rljax.make_train(config)
     agent = rljax.make_agent(config)
     rljax.make_train(agent._replace(init=lambda key: agent.init(key)))  # begins with other parameters, for all one can tell
+    rljax.make_train(rljax.Agent(lambda key: agent.init(key), agent.step, agent.act, config))
     rljax.make_train(config.replace(teacher_kl_coef=None))
+    with pytest.raises(rljax.ConfigError, match=r"^teacher_kl_coef: the teacher is"):  # a traced number has no value to show
+        jax.eval_shape(lambda coef: rljax.make_train(config.replace(teacher_kl_coef=coef)), jnp.float32(0.5))

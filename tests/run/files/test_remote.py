@@ -394,7 +394,7 @@ def test_a_place_without_a_name_or_in_the_run_folder_is_refused(tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["s3:/a", "s3:a/b", "gs:/a", "memory:/a/b", Path("s3://bucket/run")])
+@pytest.mark.parametrize("address", ["s3:/a", "s3:a/b", "S3:a", "gs:/a", "memory:/a/b", Path("s3://bucket/run")])
 def test_an_address_with_a_slash_too_few_makes_no_folder(address: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(rljax.ConfigError, match=f"^sync = '{address}': expected s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or a "):
