@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+from rljax.algos.common.teacher import check_teacher
 from rljax.algos.imitation.distill import DistillConfig, teacher_parts
 from rljax.algos.imitation.parts import imitation_parts
 from rljax.core.agent import Agent, data_of, make_agent
@@ -141,11 +142,8 @@ def _check_phase(phase: Phase, earlier: Mapping[str, Agent], names: list[str], d
     agent = make_agent(config.replace(**{field.name: field.default for field in _run_fields(config)}))
     if data and hasattr(config, "dataset"):
         data_of(agent)
-    coefficient = getattr(config, "teacher_kl_coef", None)
-    if phase.init_from is None and coefficient is not None:
-        raise ConfigError(
-            f"teacher_kl_coef = {coefficient}: the teacher is the policy that the phase begins with: give init_from"
-        )
+    if phase.init_from is None:
+        check_teacher(agent, "init_from")
     other = _earlier_phase(phase.init_from, earlier)
     if other is not None:
         check_begins(agent, earlier[other], other)

@@ -18,6 +18,7 @@ import rljax
 from rljax.cli.main import main
 from rljax.cli.measure import compile_run
 from rljax.cli.options import Compile
+from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.devices import Target, compiling_for, current_target, make_mesh, platform
 from rljax.core.memory import check_memory, tree_bytes
 from rljax.envs import CartPole
@@ -289,9 +290,15 @@ def test_programs_for_devices_that_are_not_there_stay_out_of_the_cache_on_disk(m
 
     monkeypatch.setattr(compile_program, "target_of", lambda _: contextlib.nullcontext((here(), ROUND)))
     monkeypatch.setattr(compile_program, "compile_on", noted)
-    rljax.compile_for(rljax.PPOConfig(env="CartPole-v1", **SMALL), "h200")
-    noted()
-    assert used == [False, True]
+    before: bool = jax.config.jax_enable_compilation_cache  # type: ignore[attr-defined]
+    try:
+        for enabled in (True, False):  # benchmarks in the same process leave it off
+            use_compilation_cache(enabled)
+            rljax.compile_for(rljax.PPOConfig(env="CartPole-v1", **SMALL), "h200")
+            noted()
+    finally:
+        use_compilation_cache(before)
+    assert used == [False, True, False, False]
 
 
 def test_a_program_for_this_machine_can_be_saved(ppo: CompileReport, tmp_path: Path) -> None:
