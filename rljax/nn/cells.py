@@ -4,6 +4,7 @@ reinforcement learning in video games", 2019).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,15 +18,8 @@ from rljax.nn.modules.layers import dense_layers, hidden_layers, perceptron, tog
 from rljax.nn.observations import ravel_observation
 
 
-class CellActorCritic(nn.Module):
-    """Convolutions that keep the sides of the grid, then a policy for each cell and a value of the whole grid.
-
-    It maps observations `[B, H, W, C]` to `(outputs [B, H W K], value [B])`, or `value [B, num_values]`; the outputs are those of
-    the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the
-    value depends on the means and the maxima over the grid. A cell sees `sum(dilation * (kernel // 2))` cells to each side;
-    dilations that double (Yu and Koltun, "Multi-scale context aggregation by dilated convolutions", 2016) let it see a large
-    grid, at the price of a small one. `privileged`, if given, joins the input of the value only. Of observations that are
-    dictionaries, one entry is the grid, and the numbers of all others (a goal) are channels of every cell.
+class _Cells(nn.Module):
+    """What the modules of a policy for each cell are told.
 
     Attributes:
         num_outputs: length of the policy output, a multiple of H W.
@@ -49,6 +43,18 @@ class CellActorCritic(nn.Module):
     policy_gain: float = 0.01
     dtype: Any = None
 
+
+class CellActorCritic(_Cells):
+    """Convolutions that keep the sides of the grid, then a policy for each cell and a value of the whole grid.
+
+    It maps observations `[B, H, W, C]` to `(outputs [B, H W K], value [B])`, or `value [B, num_values]`; the outputs are those of
+    the cells, row by row, K for each. A cell's outputs depend on the features around it, and on the means over the grid; the
+    value depends on the means and the maxima over the grid. A cell sees `sum(dilation * (kernel // 2))` cells to each side;
+    dilations that double (Yu and Koltun, "Multi-scale context aggregation by dilated convolutions", 2016) let it see a large
+    grid, at the price of a small one. `privileged`, if given, joins the input of the value only. Of observations that are
+    dictionaries, one entry is the grid, and the numbers of all others (a goal) are channels of every cell.
+    """
+
     @nn.compact
     def __call__(self, obs: Any, privileged: Any = None) -> tuple[jax.Array, jax.Array]:
         x = _convolved(self, obs)
@@ -57,7 +63,7 @@ class CellActorCritic(nn.Module):
         return _heads(self, x, mean, jnp.concatenate(summary, axis=-1))
 
 
-class RecurrentCellActorCritic(nn.Module):
+class RecurrentCellActorCritic(_Cells):
     """`CellActorCritic` with a memory of the whole grid: a recurrent cell takes the means and the maxima over the grid, and its
     output joins the features of every cell, and is what the value depends on.
 
@@ -67,20 +73,11 @@ class RecurrentCellActorCritic(nn.Module):
         cell: a `GRUCell` or another cell with the same methods.
     """
 
-    num_outputs: int
-    cell: Any
-    num_values: int = 1
-    channels: tuple[int, ...] = (32, 32)
-    kernels: tuple[int, ...] = (3, 3)
-    dilations: tuple[int, ...] | None = None
-    hidden: tuple[int, ...] = (64,)
-    activation: str = "relu"
-    policy_gain: float = 0.01
-    dtype: Any = None
+    cell: Any = None
 
     def setup(self) -> None:
-        self.stem = CellStem(self.num_outputs, self.channels, self.kernels, self.dilations, self.activation, self.dtype)
-        self.both_heads = CellHeads(self.num_outputs, self.num_values, self.hidden, self.activation, self.policy_gain, self.dtype)
+        told = {each.name: getattr(self, each.name) for each in dataclasses.fields(_Cells) if each.name not in ("parent", "name")}
+        self.stem, self.both_heads = CellStem(**told), CellHeads(**told)
 
     def initial_carry(self, batch: tuple[int, ...]) -> Any:
         return self.cell.initial_carry(batch)
@@ -107,38 +104,24 @@ class CellFeatures(NamedTuple):
     cells: jax.Array
 
 
-class CellStem(nn.Module):
+class CellStem(_Cells):
     """Convolutions that keep the sides of the grid: `obs [B, ...] -> [B, H, W, C]`, f32."""
-
-    num_outputs: int
-    channels: tuple[int, ...]
-    kernels: tuple[int, ...]
-    dilations: tuple[int, ...] | None
-    activation: str
-    dtype: Any = None
 
     @nn.compact
     def __call__(self, obs: Any) -> jax.Array:
         return _convolved(self, obs)
 
 
-class CellHeads(nn.Module):
+class CellHeads(_Cells):
     """Policy of each cell and value of the grid: `(cells [..., H, W, C], context [..., D], whole [..., E]) -> (outputs, value)`;
     see `_heads`."""
-
-    num_outputs: int
-    num_values: int
-    hidden: tuple[int, ...]
-    activation: str
-    policy_gain: float
-    dtype: Any = None
 
     @nn.compact
     def __call__(self, cells: jax.Array, context: jax.Array, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _heads(self, cells, context, whole)
 
 
-def _convolved(module: Any, obs: Any) -> jax.Array:
+def _convolved(module: _Cells, obs: Any) -> jax.Array:
     """Apply the convolutions that a module describes, f32 `[B, H, W, C]`; for use inside its compact method."""
     x = _grid(obs)
     cells = x.shape[1] * x.shape[2]
@@ -171,7 +154,7 @@ def _convolved(module: Any, obs: Any) -> jax.Array:
     return x.astype(jnp.float32)
 
 
-def _heads(module: Any, cells: jax.Array, context: jax.Array, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _heads(module: _Cells, cells: jax.Array, context: jax.Array, whole: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the policy's outputs `[..., H W K]`, from the features of each cell and what all cells know, and the value, from a
     summary of the whole; for use inside a compact method.
     """
