@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.interpreters import partial_eval
 
 FREE = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze", "stop_gradient", "transpose")
 """Operations that a compiler does beside others."""
@@ -56,6 +57,15 @@ def _of_equation(equation: Any) -> int:
         length = max(inputs[0].aval.shape[equation.params["dimension"]], 2)
         return size * math.ceil(math.log2(length))
     return size
+
+
+def trace_needed(function: Callable[..., Any], *arguments: Any) -> tuple[Jaxpr, list[bool]]:
+    """Return the traced function without what its results do not need, and which of its inputs (leaves of the arguments) they
+    need. Shapes are enough as arguments.
+    """
+    traced = jax.make_jaxpr(function)(*arguments).jaxpr
+    needed: tuple[Jaxpr, list[bool]] = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))
+    return needed
 
 
 CALLS = ("_callback", "debug_print")

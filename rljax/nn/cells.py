@@ -19,7 +19,7 @@ from rljax.nn.observations import ravel_observation
 
 
 class _Cells(nn.Module):
-    """What the modules of a policy for each cell are told.
+    """Attributes that the modules of a policy for each cell share.
 
     Attributes:
         num_outputs: length of the policy output, a multiple of H W.

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
-from jax.interpreters import partial_eval
 
 from rljax.core.environments.environment import strong, tree_where
 from rljax.core.environments.spaces import as_space
 from rljax.core.errors import ConfigError
 from rljax.core.games.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.games.versus import random_actions
-from rljax.core.operations import programs_of, scan_sizes
+from rljax.core.operations import programs_of, scan_sizes, trace_needed
 
 
 def step_shapes(env: Any, params: Any) -> tuple[Any, Any, Any]:
@@ -75,7 +74,7 @@ def uses_key(env: Any, params: Any) -> bool:
     Dead code is removed from the traced step first, so a key that is only passed on counts as unused.
     """
     state, action, key = step_shapes(env, params)
-    return _trace_alive(lambda k, s, a: env.step_env(k, s, a, params)[:4], key, state, action)[1][0]
+    return trace_needed(lambda k, s, a: env.step_env(k, s, a, params)[:4], key, state, action)[1][0]
 
 
 def deals(game: Game, params: Any, num_starts: int = 64) -> bool:
@@ -92,21 +91,15 @@ def script_draws(game: Game, params: Any, scripted: ScriptedPlayer) -> bool:
     """Return whether a scripted player uses its key: without it, its moves follow from the game. Nothing is computed."""
     state, _, key = step_shapes(game, params)
     if not isinstance(scripted, RememberingScript):
-        return _trace_alive(lambda k, s: scripted(k, s, params), key, state)[1][0]
+        return trace_needed(lambda k, s: scripted(k, s, params), key, state)[1][0]
 
     def draws(carry: Any) -> bool:
-        return _trace_alive(lambda k, s, c: scripted.act(k, s, params, c), key, state, carry)[1][0]
+        return trace_needed(lambda k, s, c: scripted.act(k, s, params, c), key, state, carry)[1][0]
 
     if scripted.initial is not None:
         return draws(jax.eval_shape(partial(scripted.initial, game.num_players)))
     # At the first move its carry is None.
     return draws(None) or draws(jax.eval_shape(lambda k, s: scripted.act(k, s, params, None)[1], key, state))
-
-
-def _trace_alive(step: Any, *shapes: Any) -> tuple[Any, list[bool]]:
-    """Return the traced step without dead code, and which of its inputs (leaves of the arguments) are used."""
-    traced = jax.make_jaxpr(step)(*shapes).jaxpr
-    return partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))
 
 
 def same_for_all_keys(env: Any, params: Any, keys: jax.Array, state: Any, action: Any) -> jax.Array:
@@ -220,9 +213,9 @@ def draws_from_state(game: Any, params: Any) -> bool:
         return True
     if num_outcomes(game, params) > 1:
         outcome = jax.ShapeDtypeStruct((), jnp.int32)
-        alive, used = _trace_alive(lambda o, s, a: game.step_outcome(s, a, o, params)[:4], outcome, state, action)
+        alive, used = trace_needed(lambda o, s, a: game.step_outcome(s, a, o, params)[:4], outcome, state, action)
     else:
-        alive, used = _trace_alive(lambda k, s, a: game.step_env(k, s, a, params)[:4], key, state, action)
+        alive, used = trace_needed(lambda k, s, a: game.step_env(k, s, a, params)[:4], key, state, action)
         if used[0]:
             return False
     states = range(1, 1 + len(jax.tree.leaves(state)))

@@ -1,4 +1,4 @@
-"""What takes most of the time of a program of small networks: its matrix products, run without anything else."""
+"""Programs of nothing but the matrix products of another program; in small networks, products take most of the time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
-from jax.interpreters import partial_eval
 
-from rljax.core.operations import programs_of
+from rljax.core.operations import programs_of, trace_needed
 from rljax.run.bench.timing import Program
 
 
@@ -31,17 +30,10 @@ def products_alone(program: Program) -> Program:
     """
 
     def alone(key: jax.Array) -> list[jax.Array]:
-        found = products_of(traced(program, key))
+        found = products_of(trace_needed(program, key)[0])
         return [_repeated(product, times, key) for product, times in found.items()]
 
     return alone
-
-
-def traced(program: Program, key: jax.Array) -> Jaxpr:
-    """Trace a program, and leave out what its results do not need, as XLA does."""
-    whole = jax.make_jaxpr(program)(key).jaxpr
-    needed: Jaxpr = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))[0]
-    return needed
 
 
 def products_of(jaxpr: Jaxpr) -> Counter[Product]:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import rljax
-from rljax.run.bench.products import Product, products_alone, products_of, traced
+from rljax.core.operations import trace_needed
+from rljax.run.bench.products import Product, products_alone, products_of
 from rljax.run.bench.suites import rejax_dqn, rejax_ppo
 from rljax.run.compile.costs import kernels_of
 from rljax.run.compile.hlo import Program
@@ -36,7 +37,7 @@ def test_products_count_once_for_each_trip_of_the_loops_around_them_and_of_the_l
         a, _unused = jax.lax.scan(outer, a, length=7)[0], b @ jnp.ones((3, 9))
         return jax.jit(lambda a: a @ jnp.ones((3, 4)))(a)
 
-    assert products_of(traced(program, jax.random.key(0))) == Counter({product(2, 3, 3): 70, product(2, 3, 4): 1})
+    assert products_of(trace_needed(program, jax.random.key(0))[0]) == Counter({product(2, 3, 3): 70, product(2, 3, 4): 1})
 
 
 def test_all_products_of_a_run_are_computed() -> None:
@@ -45,8 +46,8 @@ def test_all_products_of_a_run_are_computed() -> None:
         rljax.PPOConfig(env="CartPole-v1", total_timesteps=64, num_envs=4, num_steps=8, network={"hidden": [8]})
     )
     key = jax.random.key(0)
-    counts = products_of(traced(train, key))
-    found = products_of(traced(products_alone(train), key))
+    counts = products_of(trace_needed(train, key)[0])
+    found = products_of(trace_needed(products_alone(train), key)[0])
     assert found == counts
     # The actor in 8 steps of two iterations; the critic's values of all steps are computed together.
     assert counts[product(4, 4, 8)] == 2 * 8
@@ -71,7 +72,9 @@ def test_rejax_computes_as_many_products_of_minibatches() -> None:
     ppo = rljax.load_config("cartpole_ppo_cleanrl", eval_every=None, total_timesteps=2_000)
     dqn = rljax.load_config("cartpole_dqn_rejax", eval_every=None, total_timesteps=10_025)
     for config, peer, rows in ((ppo, rejax_ppo, 128), (dqn, rejax_dqn, 100)):
-        counts = [products_of(traced(program, jax.random.key(0))) for program in (rljax.make_train(config), peer(config))]
+        counts = [
+            products_of(trace_needed(program, jax.random.key(0))[0]) for program in (rljax.make_train(config), peer(config))
+        ]
         gradients, theirs = (
             sum(times for each, times in found.items() if each.left.shape == (rows, 64) and each.axes[0] == ((0,), (0,)))
             for found in counts
