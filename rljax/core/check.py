@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from rljax.core.environments.environment import Environment, action_mask_of, att
 from rljax.core.environments.spaces import Box, Dict, MultiDiscrete, Space, Tuple, as_space, is_legal, legal_action
 from rljax.core.errors import ConfigError, first_line, shown
 from rljax.core.games.chance import draws_in_step, fault_of, num_outcomes, play_chance, step_shapes
-from rljax.core.games.game import LEVEL, NO_OBSERVE, Game, side_rewards
+from rljax.core.games.game import LEVEL, NO_OBSERVE, RESULT, Game, side_rewards
 from rljax.core.games.versus import Seated, random_actions, seat_player, where_players, without_view
 from rljax.core.memory import tree_bytes
 
@@ -180,9 +180,11 @@ def _check_scripted(subject: Subject, game: Game, params: Any, key: jax.Array | 
     if is_known(innermost(game)) or _is_traced(params):
         return
     try:
-        players = dict(game.scripted)
+        players = game.scripted
     except Exception as error:
         subject.refuse(f"scripted raised {first_line(error)}", error)
+    if not isinstance(players, Mapping):
+        subject.refuse(f"scripted is {describe(players)}, expected a dictionary of players by name")
     state, wanted, one_key = step_shapes(game, params)
     obs, _ = jax.eval_shape(lambda k: game.reset_env(k, params), one_key)
     mask = jax.eval_shape(lambda s: game.action_mask(s, params), state)
@@ -325,6 +327,7 @@ class Seen(NamedTuple):
         outside_first: `Outside` for each array of the first observation of an episode.
         stuck: whether a head has no legal action, bool `[H]`; in a game, for each player to move, `[P, H]`.
         reward: reward of the step, f32 `[]`, or `[P]` in a game.
+        result: result of a game that says one in its info, f32 `[P]`, where it ends; else 0.
         first_truncated: whether an episode is truncated at its start.
         clock_stands: whether `state.time`, which the time limit uses, did not grow.
         observed: whether `observe` gives another observation of the state after the step, for each array; [] where it is not
@@ -339,6 +342,7 @@ class Seen(NamedTuple):
     outside_first: list[Outside]
     stuck: Any
     reward: Any
+    result: Any
     first_truncated: Any
     clock_stands: Any
     observed: list[Any]
@@ -391,7 +395,7 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
             waited = jnp.where(moves, 0, jnp.where(waited < 0, waited, waited + 1))
         else:
             action, stuck = legal_action(space, mask, noise)
-        final, after, reward, terminated, _ = env.step_env(key, state, action, params)
+        final, after, reward, terminated, info = env.step_env(key, state, action, params)
         done = terminated | env.is_truncated(after, params)
         first, start = jax.tree.map(lambda x: x[time % NUM_STARTS], starts)
         stands = jnp.any(jnp.asarray(after.time) <= state.time) if by_clock and hasattr(state, "time") else jnp.zeros((), bool)
@@ -400,6 +404,7 @@ def _play(env: Any, params: Any, starts: Any, keys: jax.Array, noise: jax.Array)
             outside_first=outside(first),
             stuck=stuck,
             reward=jnp.asarray(reward, jnp.float32),
+            result=jnp.where(done, jnp.asarray(info.get(RESULT, 0.0) if is_game else 0.0, jnp.float32), 0.0),
             first_truncated=jnp.asarray(env.is_truncated(start, params)),
             clock_stands=stands,
             observed=observed(final, after),
@@ -453,7 +458,7 @@ def _check_seen(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
     if seen.stuck.any():
         t = int(np.argmax(seen.stuck.any(axis=tuple(set(range(seen.stuck.ndim)) - {1}))))
         *player, head = np.argwhere(seen.stuck[:, t])[0][1:]
-        who = f" of player {player[0]}, who is to move" if player else ""
+        who = f" of player {player[0]}, who is to move," if player else ""
         which = f", head {head}" if seen.stuck.shape[-1] > 1 else ""
         subject.refuse(f"action_mask{who} allows no action after {t} steps of random play{which}: expected at least one")
     if (seen.movers < 1).any():
@@ -477,6 +482,10 @@ def _check_seen(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
                 subject.refuse(f"observe gives another {label} of a state than {function} returned with it, {steps}")
     if not np.isfinite(seen.reward).all():
         subject.doubt(f"step_env returned a reward of {seen.reward[~np.isfinite(seen.reward)][0]} {steps}, expected finite ones")
+    if not np.isfinite(seen.result).all():
+        subject.doubt(
+            f"info['{RESULT}'] was {seen.result[~np.isfinite(seen.result)][0]} at the end of a game, expected finite ones"
+        )
     if seen.clock_stands.any():
         subject.doubt("state.time does not grow in step_env: the time limit, max_steps_in_episode, depends on it")
 

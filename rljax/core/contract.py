@@ -6,6 +6,7 @@ Nothing is computed, so training does it for every configuration.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 import re
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.core.environments.environment import METRICS, Environment, action_mask_of, attribute
+from rljax.core.environments.environment import COMPONENTS, METRICS, Environment, action_mask_of, attribute
 from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, as_space, head_sizes
 from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, RljaxWarning, first_line
@@ -33,6 +34,9 @@ KNOWN = ("rljax.", FOREIGN)
 
 BY_HAND = {"step": "step_env", "reset": "reset_env"}
 """Functions of environments for loops written by hand, and those that rljax calls instead."""
+
+FLAGS = ("hides_state", "step_is_random", "announces_actions", "zero_sum")
+"""Attributes of games that are True or False; `zero_sum` may be None. Any text would count as true."""
 
 MAX_LAYERS = 20
 """Number of wrappers after which no more are looked for: one may be inside itself."""
@@ -152,7 +156,10 @@ def check_contract(env: Any, params: Any) -> list[str]:
     action = _trace(subject, "action_space", action_space.sample, key)
     action = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), action)
     if players is not None:
-        # First, as the default step draws by it.
+        # First, as masks are often made of who is to move, and the default step draws by chance.
+        moves = _trace(subject, "to_move", env.to_move, state)
+        if not is_array(moves) or moves.shape != lead or moves.dtype != jnp.bool_:
+            subject.refuse(f"to_move is {describe(moves)}, expected one flag for each player, bool[{players}]")
         outcomes_of(env, _trace(subject, "chance", lambda s, a: env.chance(s, a, params), state, action))
     stepped = ("obs", "state", "reward", "terminated", "info")
     next_obs, next_state, reward, terminated, info = _trace_tuple(
@@ -176,13 +183,16 @@ def check_contract(env: Any, params: Any) -> list[str]:
     _check_metrics(subject, info.get(METRICS, {}))
     if lead and RESULT in info:
         result = info[RESULT]
-        if not (is_array(result) and result.shape == lead and jnp.issubdtype(result.dtype, jnp.floating)):
+        if not _is_real(result, lead):
             subject.refuse(f"info['{RESULT}'] is {describe(result)}, expected one for each player, float32[{players}]")
+    _check_components(subject, info.get(COMPONENTS, {}), lead)
     mask = _trace(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
     if mask is not None or (lead and not isinstance(action_space, Box)):
         _check_mask(subject, mask, action_space, lead)
     if players is not None:
-        _check_players(subject, env, params, state, obs, players)
+        if type(env).observe is not Game.observe:
+            observed = _trace(subject, "observe", lambda s: env.observe(s, params), state)
+            check_same(subject, "observation", observed, obs, "observe")
         _check_names(subject, env, params, action_space)
     return subject.doubts
 
@@ -218,8 +228,8 @@ def overrides(layer: Any, name: str, called: str) -> bool:
 
 
 def _num_players(subject: Subject, game: Game) -> int:
-    """Return the number of players P, after checking `num_players`, `teams`, `roles` and `turn_gap`."""
-    players, gap = (attribute(game, name) for name in ("num_players", "turn_gap"))
+    """Return the number of players P, after checking what a game says of itself."""
+    players = attribute(game, "num_players")
     if not _is_int(players) or players < 2:
         subject.refuse(f"num_players = {players!r}, expected a whole number of at least 2")
     for name, example in (("teams", tuple(range(players))), ("roles", (0,) * players)):
@@ -228,18 +238,16 @@ def _num_players(subject: Subject, game: Game) -> int:
         if not listed or len(numbers) != players or set(numbers) != set(range(len(set(numbers)))):
             what = f"the {name[:-1]} of each of {players} players, counted from 0, such as {example}"
             subject.refuse(f"{name} = {numbers!r}, expected {what}")
-    if not _is_int(gap) or gap < 0:
-        subject.refuse(f"turn_gap = {gap!r}, expected a whole number of at least 0")
+    for name in ("turn_gap", "opening_moves"):
+        number = attribute(game, name)
+        if not _is_int(number) or number < 0:
+            subject.refuse(f"{name} = {number!r}, expected a whole number of at least 0")
+    for name in FLAGS:
+        flag, or_none = attribute(game, name), name == "zero_sum"
+        if not (isinstance(flag, (bool, np.bool_)) or (or_none and flag is None)):
+            found = describe(flag) if callable(flag) else repr(flag)
+            subject.refuse(f"{name} = {found}, expected {'True, False or None' if or_none else 'True or False'}")
     return int(players)
-
-
-def _check_players(subject: Subject, game: Game, params: Any, state: Any, obs: Any, players: int) -> None:
-    moves = _trace(subject, "to_move", game.to_move, state)
-    if not is_array(moves) or moves.shape != (players,) or moves.dtype != jnp.bool_:
-        subject.refuse(f"to_move is {describe(moves)}, expected one flag for each player, bool[{players}]")
-    if type(game).observe is not Game.observe:
-        observed = _trace(subject, "observe", lambda s: game.observe(s, params), state)
-        check_same(subject, "observation", observed, obs, "observe")
 
 
 def _check_names(subject: Subject, game: Game, params: Any, action_space: Space) -> None:
@@ -255,6 +263,10 @@ def _check_names(subject: Subject, game: Game, params: Any, action_space: Space)
             subject.refuse(f"{label} returned {describe(names)}, expected a tuple of strings, one for each {each}")
         if len(names) != count:
             subject.refuse(f"{label} returned {len(names)} names, expected {count}, one for each {each}")
+        ends = list(itertools.accumulate(sizes)) if label == "action_names" else [count]
+        for start, end in zip([0, *ends], ends, strict=False):
+            if (double := next((x for x in names[start:end] if names[start:end].count(x) > 1), None)) is not None:
+                subject.refuse(f"{label} returned {double!r} twice{' for one head' if count > end - start else ''}")
 
 
 def _trace(subject: Subject, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -275,6 +287,8 @@ def _trace(subject: Subject, label: str, function: Callable[..., Any], *argument
         raise
     except NotImplementedError as error:
         subject.refuse(f"{error}" if "must define" in str(error) else f"{label} raised {first_line(error)}", error)
+    except jax.errors.TracerArrayConversionError as error:
+        subject.refuse(f"{label} gives a traced value to NumPy; use jax.numpy", error)
     except jax.errors.ConcretizationTypeError as error:
         subject.refuse(f"{label} looks at a traced value with Python's if, while, bool() or int(); use jnp.where", error)
     except Exception as error:
@@ -314,7 +328,7 @@ def _is_gymnasiums(result: Sequence[Any]) -> bool:
     return (
         is_array(second)
         and is_array(third)
-        and second.shape == third.shape == ()
+        and max(second.ndim, third.ndim) <= 1  # in a game there may be one for each player
         and jnp.issubdtype(second.dtype, jnp.floating)
         and third.dtype == jnp.bool_
     )
@@ -465,6 +479,23 @@ def _check_metrics(subject: Subject, metrics: Any) -> None:
         real = is_array(value) and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == jnp.bool_)
         if not real or value.shape != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
             subject.refuse(f"{what}['{name}'] is {describe(value)}, expected a scalar such as float32[]")
+
+
+def _check_components(subject: Subject, components: Any, lead: tuple[int, ...]) -> None:
+    """Check the parts of a reward: floats, in a game one for each player."""
+    what = f"info['{COMPONENTS}']"
+    if not isinstance(components, Mapping):
+        subject.refuse(f"{what} is {describe(components)}, expected a dictionary of rewards")
+    for name, value in components.items():
+        if not isinstance(name, str) or not name:
+            subject.refuse(f"{what} has the key {name!r}, expected names")
+        if not _is_real(value, lead):
+            expected = f"one for each player, float32[{lead[0]}]" if lead else "float32[]"
+            subject.refuse(f"{what}['{name}'] is {describe(value)}, expected {expected}")
+
+
+def _is_real(x: Any, shape: tuple[int, ...]) -> bool:
+    return is_array(x) and x.shape == shape and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _check_mask(subject: Subject, mask: Any, action_space: Space, lead: tuple[int, ...]) -> None:
