@@ -94,6 +94,8 @@ class Agent(NamedTuple):
         data: function that returns the digest of the dataset that the agent learns from; None without one. A run folder notes it,
             so that nobody resumes the run with other data.
         halves: the two halves of `step`, which `fit` then runs at the same time; None if one needs the other's result.
+        exploitability: `exploitability(state)`, f32 [], of games that are written out as a tree: computed every
+            `config.exploitability_every` steps and at the end, and logged as `league/exploitability`; None without any.
         made: the agent as `make_agent` returned it: functions that you replaced since are your own, too (see `own_in`).
     """
 
@@ -107,10 +109,11 @@ class Agent(NamedTuple):
     own: str = ""
     data: Callable[[], str] | None = None
     halves: Halves | None = None
+    exploitability: Callable[[Any], jax.Array] | None = None
     made: Any = None
 
 
-FUNCTIONS = ("step", "act", "report", "policy_and_value")
+FUNCTIONS = ("step", "act", "report", "policy_and_value", "exploitability")
 """Functions of an agent that a resumed run uses; `init` has done its work by then."""
 
 

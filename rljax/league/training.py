@@ -15,7 +15,6 @@ from rljax.algos.common.game_policy import game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.teacher import faded
-from rljax.algos.common.training import evaluation_due
 from rljax.algos.common.value_heads import num_values, value_of_rewards
 from rljax.algos.impala import behaviour_params
 from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_rollout, moves_without_action
@@ -258,19 +257,6 @@ def tree_policies(parts: GameParts, kept: Any) -> tuple[jax.Array, jax.Array]:
     return of(0), of(1)
 
 
-def _exploitability_metrics(parts: GameParts, state: GameState) -> Metrics:
-    config, tree = parts.config, parts.tree
-    if tree is None or config.exploitability_every is None:
-        return {}
-
-    def of(players: Any) -> jax.Array:
-        return exploitability(tree, tree_policies(parts, jax.tree.map(lambda x: x[0], players)))
-
-    due = evaluation_due(config.exploitability_every, config.steps_per_iteration, state.iteration - 1)
-    due |= state.iteration == config.num_iterations
-    return {"league/exploitability": jax.lax.cond(due, of, lambda _: jnp.full((), jnp.nan), players_of(state))}
-
-
 def make_games(config: GameConfig) -> Agent:
     """The agent of a configuration of self-play or of a league."""
     parts = game_parts(config)
@@ -284,10 +270,15 @@ def make_games(config: GameConfig) -> Agent:
         metrics = game_metrics(parts, steps) | metrics
         metrics |= scripted_metrics(parts, steps)
         state, of_league = league_step(parts, state)
-        return state, metrics | of_league | _exploitability_metrics(parts, state)
+        return state, metrics | of_league
 
     def report(state: GameState) -> Metrics:
         return {"eval/rating": rating(state.league)} if state.league is not None else {}
+
+    def exploitability_of_main(state: GameState) -> jax.Array:
+        assert parts.tree is not None
+        main = jax.tree.map(lambda x: x[0], players_of(state))
+        return exploitability(parts.tree, tree_policies(parts, main))
 
     def evaluate_positions(state: GameState, obs: Any) -> tuple[jax.Array, jax.Array]:
         params, statistics = main_of(state)
@@ -303,7 +294,15 @@ def make_games(config: GameConfig) -> Agent:
         return logits, value if config.scale_rewards is None else value / config.scale_rewards
 
     act = game_act(parts.game, parts.game_params, parts.ppo.policy, parts.ppo.head, main_of, num_values(config))
-    return Agent(init, step, act, config, report=report, policy_and_value=None if parts.has_memory else evaluate_positions)
+    return Agent(
+        init,
+        step,
+        act,
+        config,
+        report=report,
+        policy_and_value=None if parts.has_memory else evaluate_positions,
+        exploitability=None if parts.tree is None else exploitability_of_main,
+    )
 
 
 register_agent(SelfPlayConfig, make_games)

@@ -18,7 +18,9 @@ from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.games.game import Game
 from rljax.core.games.versus import random_player
 from rljax.envs.tic_tac_toe import LINES
+from rljax.league import training
 from rljax.league.exploit import branch
+from rljax.league.game_tree import GameTree, exploitability
 from rljax.league.league import League
 from rljax.league.rules import INITIAL, LEAGUE_EXPLOITER, MAIN, MAIN_EXPLOITER, Players, Rules, match_probabilities, snapshot_due
 from rljax.league.training import _result as result_of
@@ -386,6 +388,25 @@ def test_agents_of_games_can_be_made_inside_a_trace() -> None:
     found = jax.jit(jax.vmap(train))(jnp.array([0.0, 1e-2]))
     assert found.shape == (2, 2)
     assert found[0, 1] == found[0, 0] != found[1, 1]
+
+
+@pytest.mark.slow
+def test_exploitability_is_computed_only_where_it_is_due_with_several_seeds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A condition that depends on the seed would make every iteration compute it."""
+    computed = []
+
+    def counted(tree: GameTree, policies: Any) -> jax.Array:
+        jax.debug.callback(lambda _: computed.append(1), policies[0][0, 0])
+        return exploitability(tree, policies)
+
+    monkeypatch.setattr(training, "exploitability", counted)
+    config = rljax.SelfPlayConfig(
+        env="KuhnPoker-v0", num_envs=8, num_steps=8, total_timesteps=64 * 8, network={"hidden": [4]}, exploitability_every=64 * 4
+    )
+    found = rljax.fit(config, seeds=2).metrics["league/exploitability"]
+    jax.effects_barrier()
+    np.testing.assert_array_equal(np.isfinite(found), [[i in (3, 7) for i in range(8)]] * 2)
+    assert len(computed) == 4  # in two iterations, for each of two seeds
 
 
 @pytest.mark.slow

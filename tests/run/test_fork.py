@@ -299,3 +299,15 @@ def test_value_heads_in_another_order_are_refused(remembers: Path, tmp_path: Pat
     config = VARIANTS["ppo with memory"].replace(total_timesteps=48 * 30, value_heads=("bit", "cue"))
     with pytest.raises(rljax.ConfigError, match=r"value heads \['bit', 'cue', 'intrinsic'\]: the weights of .* are those of"):
         rljax.fit(config, fork=remembers, run_dir=tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_a_fork_of_other_iterations_ends_with_the_exploitability_of_its_last(tmp_path: Path) -> None:
+    config = rljax.SelfPlayConfig(
+        env="KuhnPoker-v0", num_envs=8, num_steps=8, total_timesteps=320, network={"hidden": [4]}, exploitability_every=96_000
+    )
+    rljax.fit(config, run_dir=tmp_path / "a")
+    # Of 96 steps, 7 iterations fit into the budget, but the fork begins 32 steps after its third and ends with its sixth.
+    other = config.replace(num_steps=12, total_timesteps=672)
+    found = rljax.fit(other, fork=tmp_path / "a").metrics["league/exploitability"]
+    np.testing.assert_array_equal(np.isfinite(found), [False, False, True])

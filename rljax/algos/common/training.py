@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -87,6 +87,7 @@ def take_step(agent: Agent, state: Any) -> tuple[Any, Metrics]:
 
 def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_iterations: int | None = None) -> Metrics:
     """The evaluation that is due after an iteration, `eval/...`: NaN where none is, no metrics where the configuration has none.
+    So is a league's exploitability (`Agent.exploitability`), which has an interval of its own.
 
     `eval/return` and `eval/length` are means over all episodes, those that were cut included; `eval/count` is how many ended,
     and of games, which are played against random play, `eval/distinct` how many differ from each other. Evaluations have keys of
@@ -100,10 +101,20 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
         num_iterations: number of iterations of the run; the last is always evaluated. None: `config.num_iterations`.
     """
     config = agent.config
-    if config.eval_every is None:
-        return {}
     last = (config.num_iterations if num_iterations is None else num_iterations) - 1
-    due = evaluation_due(config.eval_every, config.steps_per_iteration, iteration) | (iteration == last)
+
+    def where_due(every: int, measure: Callable[[Any], Metrics], names: Iterable[str]) -> Metrics:
+        due = evaluation_due(every, config.steps_per_iteration, iteration) | (iteration == last)
+        measured: Metrics = jax.lax.cond(due, measure, lambda _: {name: jnp.full((), jnp.nan) for name in names}, state)
+        return measured
+
+    metrics: Metrics = {}
+    exploitability = agent.exploitability
+    if exploitability is not None:
+        name = "league/exploitability"
+        metrics |= where_due(config.exploitability_every, lambda state: {name: exploitability(state)}, [name])
+    if config.eval_every is None:
+        return metrics
 
     report = agent.report or (lambda _: {})
 
@@ -119,8 +130,7 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
 
     distinct = ("eval/distinct",) if config.of_games else ()
     names = ("eval/return", "eval/length", "eval/count", *distinct, *jax.eval_shape(report, state))
-    metrics: Metrics = jax.lax.cond(due, evaluation, lambda _: {name: jnp.full((), jnp.nan) for name in names}, state)
-    return metrics
+    return metrics | where_due(config.eval_every, evaluation, names)
 
 
 def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array) -> jax.Array:
