@@ -49,6 +49,11 @@ def test_evaluation_is_due_at_each_crossing_also_beyond_two_to_the_31_steps(ever
         assert bool(evaluation_due(every, steps, jnp.int32(iteration))) == crossed
 
 
+def test_an_interval_that_cannot_be_worked_out_is_named_by_its_field() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^exploitability_every = 2147483647: expected a multiple of .* = 1024$"):
+        evaluation_due(2**31 - 1, 1024, jnp.int32(0), "exploitability_every")
+
+
 class Line(rljax.Environment):
     """A correct environment; the tests below each replace one function of it by a wrong one."""
 

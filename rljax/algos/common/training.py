@@ -103,8 +103,8 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
     config = agent.config
     last = (config.num_iterations if num_iterations is None else num_iterations) - 1
 
-    def where_due(every: int, measure: Callable[[Any], Metrics], names: Iterable[str]) -> Metrics:
-        due = evaluation_due(every, config.steps_per_iteration, iteration) | (iteration == last)
+    def where_due(field: str, measure: Callable[[Any], Metrics], names: Iterable[str]) -> Metrics:
+        due = evaluation_due(getattr(config, field), config.steps_per_iteration, iteration, field) | (iteration == last)
         measured: Metrics = jax.lax.cond(due, measure, lambda _: {name: jnp.full((), jnp.nan) for name in names}, state)
         return measured
 
@@ -112,7 +112,7 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
     exploitability = agent.exploitability
     if exploitability is not None:
         name = "league/exploitability"
-        metrics |= where_due(config.exploitability_every, lambda state: {name: exploitability(state)}, [name])
+        metrics |= where_due("exploitability_every", lambda state: {name: exploitability(state)}, [name])
     if config.eval_every is None:
         return metrics
 
@@ -130,11 +130,12 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
 
     distinct = ("eval/distinct",) if config.of_games else ()
     names = ("eval/return", "eval/length", "eval/count", *distinct, *jax.eval_shape(report, state))
-    return metrics | where_due(config.eval_every, evaluation, names)
+    return metrics | where_due("eval_every", evaluation, names)
 
 
-def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array) -> jax.Array:
-    """Return whether an iteration (counted from 0) crosses a multiple of `eval_every` steps, bool [].
+def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Array, field: str = "eval_every") -> jax.Array:
+    """Return whether an iteration (counted from 0) crosses a multiple of `eval_every` steps, bool []. `field` is what the
+    configuration calls this number.
 
     That is so where (iteration + 1) * steps mod eval_every < steps, which is worked out without the product: it would
     overflow an i32 after 2^31 steps.
@@ -147,5 +148,5 @@ def evaluation_due(eval_every: int, steps_per_iteration: int, iteration: jax.Arr
     if steps >= every:
         return jnp.asarray(True)
     if every * steps >= 2**31:
-        raise ConfigError(f"eval_every = {eval_every}: expected a multiple of num_envs * num_steps = {steps_per_iteration}")
+        raise ConfigError(f"{field} = {eval_every}: expected a multiple of num_envs * num_steps = {steps_per_iteration}")
     return (iteration + 1) % every * steps % every < steps
