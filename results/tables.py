@@ -490,6 +490,16 @@ def microrts_clone(record: Record) -> list[Row]:
     ]
 
 
+def parity(record: Record) -> list[Row]:
+    """A row for each map and kind of play."""
+    rows = []
+    for name, facts in record["facts"].items():
+        map_name, kind = name.split(": ")
+        counts = [f"{facts[what]:,}" for what in ("positions", "orders", "states that differ", "legal orders that differ")]
+        rows.append([map_name, kind, *counts, f"{facts['joint conflicts']:,}; {facts['joint conflicts that differ']:,}"])
+    return rows
+
+
 def large_data(record: Record) -> list[Row]:
     facts, summary = record["facts"], record["summary"]
     half, end = (summary[f"resident megabytes {when}"]["mean"] for when in ("at half of the run", "at the end"))
@@ -609,6 +619,13 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "microrts_clone": (
         ["MicroRTS 8 x 8, games won", "script", "clone", "PPO from the clone", "PPO from scratch"],
         {"microrts_clone": microrts_clone},
+    ),
+    "parity": (
+        [
+            "map", "play", "cycles", "orders", "states that differ", "legal orders that differ",
+            "joint conflicts apart: all, states that differ",
+        ],
+        {"microrts_parity": parity},
     ),
     "large_data": (
         ["steps of pictures", "size, of the budget of memory", "resident MB at half of the run, at the end", "time waiting"],

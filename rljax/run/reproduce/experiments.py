@@ -205,6 +205,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         1,
         large_data.large_data,
     ),
+    "microrts_parity": Experiment(
+        f"MicroRTS: {microrts.POSITIONS:,} cycles on each map beside those of the Java engine", 15, 1, microrts.parity
+    ),
     "microrts_8x8_league": _plays_bots("microrts_8x8_league", microrts.league),
     "microrts_8x8_coac": _plays_bots("microrts_8x8_league from a clone of CoacAI and against it", microrts.league_from_coac),
     "microrts_8x8_ppo": _plays_bots("microrts_8x8_ppo, trained against scripted players only", microrts.bots_only),

@@ -14,7 +14,7 @@ from rljax.envs import make_env
 from rljax.envs.microrts.java.install import map_files, microrts_folder
 from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules.maps import MAPS
-from tests.envs.microrts.oracle import differences, joint_conflicts, record
+from rljax.run.microrts.parity import differences, joint_conflicts, record
 from tests.envs.microrts.rules.test_map_files import MAP
 
 REFUSED = {"base4x5", "melee4x4Mixed2", *(f"base{n}MaxResources{s}" for n, s in (("OneWorker", "4x4"), ("OneWorker", "8x8")))} | {

@@ -12,14 +12,20 @@ import numpy as np
 from rljax.collect.games.matches import policy_player
 from rljax.core.agent import Agent
 from rljax.core.config_files import load_config
-from rljax.envs.microrts.java.engine import check_java
+from rljax.envs.microrts.java.engine import check_java, start_java
+from rljax.envs.microrts.rules.maps import MAPS
+from rljax.envs.microrts.rules.units import NONE
 from rljax.league.config import SelfPlayConfig
 from rljax.league.exploit import branch
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
+from rljax.run.microrts.parity import differences, joint_conflicts, record
 from rljax.run.players import game_of
 from rljax.run.reproduce.playing.games import shared_fields
 from rljax.run.reproduce.playing.imitation import TOWARDS_CLONE, cloned_player
 from rljax.run.reproduce.report import Report, Trained, fresh_keys
+
+POSITIONS = 10_000
+"""Cycles on each map that are compared with the Java engine's."""
 
 SCRIPTED = ("workerrush", "lightrush", "randombiased")
 """Bots whose models in JAX the agents are trained against."""
@@ -162,3 +168,21 @@ def play_bots(report: Report, run: Trained, number_of_games: Mapping[str, int]) 
             report.measure(f"{bot}: won, drawn and lost as player {seat}", [games.counts(seat) for games in played])
         share = [np.mean(games.result[:, 0] > 0) for games in played]
         report.measure(f"{bot}: share of {count} games won", share, ENOUGH if bot in SCRIPTED else None)
+
+
+def parity(report: Report) -> None:
+    """Compare cycles of the engine in JAX with those of the Java engine, half of them of random play and half of bots."""
+    java = start_java()
+    for map_name in MAPS:
+        for kind, bots in (("random", False), ("bots", True)):
+            cycles = record(java, map_name, max(1, round(POSITIONS / 2 * report.budget)), report.seeds[0], bots)
+            wrong, illegal = differences(cycles, map_name)
+            joint = joint_conflicts(cycles)
+            report.facts[f"{map_name}: {kind}"] = {
+                "positions": len(wrong),
+                "orders": int(np.sum(cycles.orders.action != NONE)),
+                "states that differ": int(np.sum(wrong & ~joint)),
+                "legal orders that differ": int(np.sum(illegal)),
+                "joint conflicts": int(np.sum(joint)),
+                "joint conflicts that differ": int(np.sum(wrong & joint)),
+            }

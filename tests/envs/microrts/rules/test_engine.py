@@ -34,7 +34,8 @@ from rljax.envs.microrts.rules.units import (
     RESOURCE,
     WORKER,
 )
-from tests.envs.microrts.oracle import GOLDEN, differences, joint_conflicts, load, record, record_sight
+from rljax.run.microrts.parity import differences, joint_conflicts, record
+from tests.envs.microrts.oracle import GOLDEN, load, record_sight
 from tests.envs.play import QUICK
 
 RECORDED = sorted(path.stem for path in GOLDEN.glob("*.npz"))

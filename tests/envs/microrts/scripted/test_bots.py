@@ -35,7 +35,8 @@ from rljax.envs.microrts.rules.units import (
 from rljax.envs.microrts.scripted.bots import BOTS, PAUSE, find_bot
 from rljax.envs.microrts.scripted.paths import FAR, distance_map, first_steps
 from rljax.envs.microrts.scripted.players import actions_of, scripted_player, seen_by
-from tests.envs.microrts.oracle import GOLDEN, Transitions, load, record_bot
+from rljax.run.microrts.parity import Transitions
+from tests.envs.microrts.oracle import GOLDEN, load, record_bot
 from tests.envs.microrts.rules.test_engine import position
 from tests.envs.play import QUICK
 
