@@ -25,6 +25,7 @@ from rljax.envs.microrts.java import install
 from rljax.envs.microrts.java.positions import ATTACK, MOVE, NONE, PRODUCE, Position, from_json, orders_array, to_json
 from rljax.envs.microrts.java.states import orders_of, rows_of, state_of
 from rljax.envs.microrts.named_maps import find_map
+from rljax.envs.microrts.rules.maps import MAPS
 from rljax.envs.microrts.rules.state import Orders
 from rljax.envs.microrts.rules.units import HEADS
 from rljax.envs.microrts.rules.waits import Waits
@@ -502,6 +503,27 @@ def test_an_experiment_counts_games_against_java_bots(java_engine: java.Java) ->
         assert report.raw[f"workerrush: won, drawn and lost as player {seat}"] == [[0, 0, 1]]
     assert report.raw["workerrush: share of 2 games won"] == [0.0]
     assert report.thresholds == {"workerrush: share of 2 games won": 0.9}
+
+
+def test_parity_counts_differences_apart_from_joint_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def recorded(java: str, map_name: str, count: int, seed: int, bots: bool) -> SimpleNamespace:
+        asked.append((java, map_name, count, seed, bots))
+        return SimpleNamespace(orders=SimpleNamespace(action=np.array([[NONE, MOVE], [NONE, NONE], [ATTACK, MOVE]])))
+
+    wrong, illegal, joint = np.array([[True, True, False], [False, False, True], [False, True, True]])
+    monkeypatch.setattr(experiments, "start_java", lambda say: "java")
+    monkeypatch.setattr(experiments, "record", recorded)
+    monkeypatch.setattr(experiments, "differences", lambda cycles, map_name: (wrong, illegal))
+    monkeypatch.setattr(experiments, "joint_conflicts", lambda cycles: joint)
+    report = Report("microrts_parity", "", 7, 1, budget=0.01, quiet=True)
+    experiments.parity(report)
+    assert asked == [("java", map_name, 50, 7, bots) for map_name in MAPS for bots in (False, True)]
+    assert report.facts[f"{MAP}: bots"] == {
+        "positions": 3, "orders": 3, "states that differ": 1, "legal orders that differ": 1,
+        "joint conflicts": 2, "joint conflicts that differ": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.slow

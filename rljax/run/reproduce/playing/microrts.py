@@ -1,4 +1,4 @@
-"""Experiments with MicroRTS: games of trained agents in the Java engine of microRTS, against its bots."""
+"""Experiments with MicroRTS: its rules beside the Java engine of microRTS, and games of trained agents against its bots."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def play_bots(report: Report, run: Trained, number_of_games: Mapping[str, int]) 
 
 def parity(report: Report) -> None:
     """Compare cycles of the engine in JAX with those of the Java engine, half of them of random play and half of bots."""
-    java = start_java()
+    java = start_java(report.say)
     for map_name in MAPS:
         for kind, bots in (("random", False), ("bots", True)):
             cycles = record(java, map_name, max(1, round(POSITIONS / 2 * report.budget)), report.seeds[0], bots)
@@ -186,3 +186,4 @@ def parity(report: Report) -> None:
                 "joint conflicts": int(np.sum(joint)),
                 "joint conflicts that differ": int(np.sum(wrong & joint)),
             }
+            report.say(f"{map_name}, {kind}: {report.facts[f'{map_name}: {kind}']}")
