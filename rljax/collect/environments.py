@@ -27,6 +27,7 @@ from rljax.core.environments.wrappers import (
 )
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game
+from rljax.core.games.game_step_wrappers import GameEndOnNaN
 from rljax.core.games.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
 from rljax.core.games.versus import Versus
 from rljax.envs import game_ids, resolve_env
@@ -149,7 +150,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    for name in ("randomize", "end_on_nan", "sticky_actions", "action_repeat", "frame_stack"):
+    for name in ("randomize", "sticky_actions", "action_repeat", "frame_stack"):
         value = getattr(config, name)
         # A number in a batch of configurations may be traced, which has no truth.
         if config.of_games and (isinstance(value, jax.Array) or value):
@@ -161,6 +162,8 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
                 f"of {game.name}; agents for matches are trained without it"
             )
     check_contract(game, env_params)
+    if config.of_games and config.end_on_nan:
+        game = GameEndOnNaN(game)
     if time_limit is not None:
         game = GameTimeLimit(game, time_limit)
     return game, env_params

@@ -22,6 +22,7 @@ from rljax.core.config_files import config_table
 from rljax.core.environments.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
 from rljax.core.games.game import Game
+from rljax.core.games.game_step_wrappers import GameEndOnNaN
 from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import Player, Versus, random_player, without_view
 from rljax.core.plain import is_object
@@ -253,10 +254,11 @@ def check_one_game(name: str, config: Config, other: str, expected: Played) -> N
 
 
 def _layers(game: Any) -> list[Any]:
-    """Return a game and the games or environments that it wraps, without its time limit."""
+    """Return a game and the games or environments that it wraps, without its time limit and `end_on_nan`."""
     layers = []
     while isinstance(game, Environment):
-        if not isinstance(game, GameTimeLimit):
+        # Players with and without `end_on_nan` play by the same rules.
+        if not isinstance(game, (GameTimeLimit, GameEndOnNaN)):
             layers.append(game)
         game = getattr(game, "env", None)
     return layers

@@ -172,23 +172,27 @@ class EndOnNaN(Wrapper):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, EndOnNaNState]:
         obs, state = self.env.reset_env(key, params)
         spoilt = [*(_not_finite(x) for x in _floats(obs)), *(jnp.any(jnp.isnan(x)) for x in _floats(state))]
-        return jax.tree.map(_finite, obs), EndOnNaNState(state, jnp.any(jnp.stack([jnp.asarray(False), *spoilt])))
+        return jax.tree.map(finite, obs), EndOnNaNState(state, jnp.any(jnp.stack([jnp.asarray(False), *spoilt])))
 
     def step_env(self, key: jax.Array, state: EndOnNaNState, action: Any, params: Any) -> Stepped:
+        return self._checked(state, self.env.step_env(key, state.env_state, action, params))
+
+    def _checked(self, state: EndOnNaNState, stepped: Stepped) -> Stepped:
+        """Return the result of a step from `state`, which ends the episode if something in it is not finite."""
         before = state.env_state
-        obs, after, reward, terminated, info = self.env.step_env(key, before, action, params)
+        obs, after, reward, terminated, info = stepped
         # A state may hold an infinity on purpose, in a place of its own.
         found = [_not_finite(x) for x in [*_floats(obs), reward]] + _newly_not_finite(before, after)
         spoilt = state.spoilt | jnp.any(jnp.stack(found))
         after = tree_where(spoilt, before, after)
-        info = _map_components(lambda x: jnp.where(spoilt, jnp.zeros_like(x), x), jax.tree.map(_finite, info))
+        info = _map_components(lambda x: jnp.where(spoilt, jnp.zeros_like(x), x), jax.tree.map(finite, info))
         metrics = {**info.get(METRICS, {}), ENDED_BY_NAN: jnp.asarray(spoilt, jnp.float32)}
         reward = jnp.where(spoilt, 0.0, reward)
         after = EndOnNaNState(after, jnp.asarray(spoilt))
-        return jax.tree.map(_finite, obs), after, reward, terminated | spoilt, {**info, METRICS: metrics}
+        return jax.tree.map(finite, obs), after, reward, terminated | spoilt, {**info, METRICS: metrics}
 
 
-def _finite(x: Any) -> Any:
+def finite(x: Any) -> Any:
     """Return an array with zeros in place of what is not finite."""
     return jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) if _is_float(x) else x
 
