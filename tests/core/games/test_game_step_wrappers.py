@@ -14,6 +14,7 @@ from rljax.core.environments.step_wrappers import EndOnNaNState
 from rljax.core.games.game_step_wrappers import GameEndOnNaN
 from rljax.core.games.game_wrappers import Step, WrappedGame
 from rljax.envs import make_env
+from rljax.run.players import check_one_game, played_game
 
 KEY = jax.random.key(0)
 
@@ -55,11 +56,27 @@ def test_initial_states_are_those_of_the_game() -> None:
 
 
 @pytest.mark.slow
-def test_self_play_trains_with_end_on_nan() -> None:
+@pytest.mark.parametrize("end_on_nan", [True, False])
+def test_self_play_trains_where_games_fail_only_with_end_on_nan(end_on_nan: bool) -> None:
     game, _ = make_env("TicTacToe-v0")
-    config = rljax.SelfPlayConfig(env=Fails(game), total_timesteps=1024, num_envs=32, num_steps=8, end_on_nan=True)
+    config = rljax.SelfPlayConfig(env=Fails(game), total_timesteps=1024, num_envs=32, num_steps=8, end_on_nan=end_on_nan)
     agent = rljax.make_agent(config)
-    state = agent.init(KEY)
-    for _ in range(2):
-        state, _ = jax.jit(agent.step)(state)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+    state, metrics = jax.jit(agent.step)(agent.init(KEY))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params)) == end_on_nan
+    if end_on_nan:
+        assert metrics["episode/count"] > 0
+
+
+@pytest.mark.parametrize("kind", [rljax.LeagueConfig, rljax.AlphaZeroConfig])
+def test_leagues_and_searches_take_end_on_nan(kind: Any) -> None:
+    agent = rljax.make_agent(kind(env="TicTacToe-v0", end_on_nan=True))
+    before = jax.eval_shape(agent.init, KEY)
+    after, _ = jax.eval_shape(agent.step, before)
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+
+
+def test_players_with_and_without_end_on_nan_meet() -> None:
+    # Of objects, which are compared layer by layer: names alone would say that the game is the same.
+    configs = [rljax.SelfPlayConfig(env=make_env("TicTacToe-v0")[0], end_on_nan=given) for given in (True, False)]
+    for config, other in (configs, configs[::-1]):
+        check_one_game("one", config, "other", played_game(other))
