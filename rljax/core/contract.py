@@ -11,7 +11,7 @@ import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -470,28 +470,28 @@ def _check_size(subject: Subject, obs: Any) -> None:
 
 
 def _check_metrics(subject: Subject, metrics: Any) -> None:
-    what = f"info['{METRICS}']"
-    if not isinstance(metrics, Mapping):
-        subject.refuse(f"{what} is {describe(metrics)}, expected a dictionary of scalars")
-    for name, value in metrics.items():
-        if not isinstance(name, str) or not name:
-            subject.refuse(f"{what} has the key {name!r}, expected names")
+    for what, value in _named(subject, METRICS, metrics, "scalars"):
         real = is_array(value) and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == jnp.bool_)
         if not real or value.shape != () or jnp.issubdtype(value.dtype, jnp.complexfloating):
-            subject.refuse(f"{what}['{name}'] is {describe(value)}, expected a scalar such as float32[]")
+            subject.refuse(f"{what} is {describe(value)}, expected a scalar such as float32[]")
 
 
 def _check_components(subject: Subject, components: Any, lead: tuple[int, ...]) -> None:
     """Check the parts of a reward: floats, in a game one for each player."""
-    what = f"info['{COMPONENTS}']"
-    if not isinstance(components, Mapping):
-        subject.refuse(f"{what} is {describe(components)}, expected a dictionary of rewards")
-    for name, value in components.items():
-        if not isinstance(name, str) or not name:
-            subject.refuse(f"{what} has the key {name!r}, expected names")
+    for what, value in _named(subject, COMPONENTS, components, "rewards"):
         if not _is_real(value, lead):
             expected = f"one for each player, float32[{lead[0]}]" if lead else "float32[]"
-            subject.refuse(f"{what}['{name}'] is {describe(value)}, expected {expected}")
+            subject.refuse(f"{what} is {describe(value)}, expected {expected}")
+
+
+def _named(subject: Subject, key: str, table: Any, values: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values of a dictionary in the info, each with what messages call it."""
+    if not isinstance(table, Mapping):
+        subject.refuse(f"info['{key}'] is {describe(table)}, expected a dictionary of {values}")
+    for name, value in table.items():
+        if not isinstance(name, str) or not name:
+            subject.refuse(f"info['{key}'] has the key {name!r}, expected names")
+        yield f"info['{key}']['{name}']", value
 
 
 def _is_real(x: Any, shape: tuple[int, ...]) -> bool:
