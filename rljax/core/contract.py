@@ -6,7 +6,6 @@ Nothing is computed, so training does it for every configuration.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 import re
@@ -183,7 +182,7 @@ def check_contract(env: Any, params: Any) -> list[str]:
     _check_metrics(subject, info.get(METRICS, {}))
     if lead and RESULT in info:
         result = info[RESULT]
-        if not _is_real(result, lead):
+        if not (is_array(result) and result.shape == lead and jnp.issubdtype(result.dtype, jnp.floating)):
             subject.refuse(f"info['{RESULT}'] is {describe(result)}, expected one for each player, float32[{players}]")
     _check_components(subject, info.get(COMPONENTS, {}), lead)
     mask = _trace(subject, "action_mask", lambda s: action_mask_of(env, s, params), state)
@@ -263,10 +262,6 @@ def _check_names(subject: Subject, game: Game, params: Any, action_space: Space)
             subject.refuse(f"{label} returned {describe(names)}, expected a tuple of strings, one for each {each}")
         if len(names) != count:
             subject.refuse(f"{label} returned {len(names)} names, expected {count}, one for each {each}")
-        ends = list(itertools.accumulate(sizes)) if label == "action_names" else [count]
-        for start, end in zip([0, *ends], ends, strict=False):
-            if (double := next((x for x in names[start:end] if names[start:end].count(x) > 1), None)) is not None:
-                subject.refuse(f"{label} returned {double!r} twice{' for one head' if count > end - start else ''}")
 
 
 def _trace(subject: Subject, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -317,18 +312,18 @@ def _trace_tuple(
     if len(result) != len(parts):
         six = "; that a time limit ends the episode is said by is_truncated(state, params)" if len(result) == 6 else ""
         subject.refuse(f"{label} returned {len(result)} values, {expected}{six}")
-    if label == "step_env" and _is_gymnasiums(result):
+    if label == "step_env" and _is_gymnasiums(subject, result):
         subject.refuse(f"{label} returned Gymnasium's (obs, reward, terminated, truncated, info), {expected}")
     return result
 
 
-def _is_gymnasiums(result: Sequence[Any]) -> bool:
+def _is_gymnasiums(subject: Subject, result: Sequence[Any]) -> bool:
     """Return whether the second of five values is a reward and the third a flag, where a state and a reward belong."""
     second, third = result[1], result[2]
     return (
         is_array(second)
         and is_array(third)
-        and max(second.ndim, third.ndim) <= 1  # in a game there may be one for each player
+        and max(second.ndim, third.ndim) <= subject.is_game  # in a game there may be one for each player
         and jnp.issubdtype(second.dtype, jnp.floating)
         and third.dtype == jnp.bool_
     )
@@ -477,9 +472,9 @@ def _check_metrics(subject: Subject, metrics: Any) -> None:
 
 
 def _check_components(subject: Subject, components: Any, lead: tuple[int, ...]) -> None:
-    """Check the parts of a reward: floats, in a game one for each player."""
+    """Check the parts of a reward, of which a game has one for each player. Value heads ask for floats."""
     for what, value in _named(subject, COMPONENTS, components, "rewards"):
-        if not _is_real(value, lead):
+        if not is_array(value) or value.shape != lead:
             expected = f"one for each player, float32[{lead[0]}]" if lead else "float32[]"
             subject.refuse(f"{what} is {describe(value)}, expected {expected}")
 
@@ -492,10 +487,6 @@ def _named(subject: Subject, key: str, table: Any, values: str) -> Iterator[tupl
         if not isinstance(name, str) or not name:
             subject.refuse(f"info['{key}'] has the key {name!r}, expected names")
         yield f"info['{key}']['{name}']", value
-
-
-def _is_real(x: Any, shape: tuple[int, ...]) -> bool:
-    return is_array(x) and x.shape == shape and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _check_mask(subject: Subject, mask: Any, action_space: Space, lead: tuple[int, ...]) -> None:

@@ -193,10 +193,6 @@ TRACED: list[tuple[str, type, dict[str, Any], str]] = [
     ("a flag that is a method", Pass, {"hides_state": raising}, "hides_state = a method, expected True or False"),
     ("opening moves below 0", Pass, {"opening_moves": -1}, "opening_moves = -1, expected a whole number of at least 0"),
     ("half an opening move", Pass, {"opening_moves": 2.5}, "opening_moves = 2.5, expected a whole number of at least 0"),
-    ("one name for two actions", Pass, {"action_names": lambda *_: ("go", "go")}, "action_names returned 'go' twice"),
-    ("one name for two actions of a head", Pass,
-     {"action_space": lambda *_: MultiDiscrete((2, 2)), "action_names": lambda *_: ("a", "b", "b", "b")},
-     "action_names returned 'b' twice for one head"),
     ("components that are none", Pass, {"step_env": stepping(Pass, info={"reward_components": jnp.zeros(2)})},
      "info['reward_components'] is float32[2], expected a dictionary of rewards"),
     ("components of no player", Pass, {"step_env": stepping(Pass, info={"reward_components": {"coins": jnp.zeros(())}})},
@@ -440,6 +436,11 @@ def test_a_reward_may_be_a_whole_number(changes: dict[str, Any], number: Any) ->
     )
     assert float(found["episode/return"][-1]) == (-4.0 if "time_limit" in changes else -5.0)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_components_that_nobody_uses_may_be_whole_numbers() -> None:
+    info = {"reward_components": {"coins": jnp.zeros((), jnp.int32), "won": jnp.zeros((), bool)}}
+    rljax.check_environment(wrong(Walk, {"step_env": stepping(Walk, info=info)}))
 
 
 def test_a_cosine_may_be_off_by_a_rounding() -> None:

@@ -110,9 +110,11 @@ def evaluation_metrics(agent: Agent, state: Any, iteration: jax.Array, num_itera
 
     metrics: Metrics = {}
     exploitability = agent.exploitability
-    if exploitability is not None:
+    if exploitability is not None and getattr(config, "exploitability_every", None) is not None:
         name = "league/exploitability"
-        metrics |= where_due("exploitability_every", lambda state: {name: exploitability(state)}, [name])
+        metrics |= where_due(
+            "exploitability_every", lambda state: {name: jnp.asarray(exploitability(state), jnp.float32)}, [name]
+        )
     if config.eval_every is None:
         return metrics
 

@@ -19,7 +19,10 @@ class GameEndOnNaN(EndOnNaN, WrappedGame):
         return self._checked(state, self.env.step_outcome(state.env_state, action, outcome, params))
 
     def _checked(self, state: EndOnNaNState, stepped: Step) -> Step:
-        obs, after, reward, terminated, info = super()._checked(state, stepped)
+        obs, after, reward, terminated, info = stepped
+        if RESULT in info:  # it counts where the game ends; before that it may be anything
+            reward = jnp.where(terminated & ~jnp.all(jnp.isfinite(info[RESULT])), jnp.nan, reward)
+        obs, after, reward, terminated, info = super()._checked(state, (obs, after, reward, terminated, info))
         if RESULT in info:
             info = {**info, RESULT: jnp.where(after.spoilt, jnp.zeros_like(info[RESULT]), info[RESULT])}
         return obs, after, reward, terminated, info

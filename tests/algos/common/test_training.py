@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import PPOConfig, TrainResult, evaluate, make_agent, make_train
-from rljax.algos.common.training import train_iteration
+from rljax.algos.common.training import evaluation_metrics, train_iteration
 from rljax.core.operations import programs_of
 from rljax.envs.probes import ActionReward
 
@@ -235,3 +235,8 @@ def test_no_key_is_used_twice(env: str) -> None:
         return state, greedy, sampled, make_train(config)(state.key)
 
     run.trace(*jax.random.split(jax.random.key(0), 3))  # the checker works on what is traced
+
+
+def test_without_an_interval_an_exploitability_is_never_computed() -> None:
+    agent = make_agent(CONFIG)._replace(exploitability=lambda state: jnp.float32(1.0))
+    assert evaluation_metrics(agent, None, jnp.int32(0)) == {}

@@ -46,6 +46,24 @@ def test_a_game_that_fails_ends_as_a_draw() -> None:
     jax.tree.map(np.testing.assert_array_equal, ended.env_state, after.env_state)
 
 
+def test_a_result_that_is_nan_for_one_player_is_a_draw() -> None:
+    class Half(WrappedGame):
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Step:
+            obs, state, reward, _, info = self.env.step_env(key, state, action, params)
+            return obs, state, reward, jnp.any(action == 8), {**info, "result": jnp.array([jnp.nan, 1.0])}
+
+    game, params = make_env("TicTacToe-v0")
+    env = GameEndOnNaN(Half(game))
+    _, state = env.reset_env(KEY, params)
+    _, state, _, terminated, info = env.step_env(KEY, state, jnp.array([0, 0]), params)
+    assert not terminated
+    assert info["metrics"]["ended_by_nan"] == 0
+    _, _, _, terminated, info = env.step_env(KEY, state, jnp.array([8, 8]), params)
+    assert terminated
+    assert info["metrics"]["ended_by_nan"] == 1
+    np.testing.assert_array_equal(info["result"], [0, 0])
+
+
 def test_initial_states_are_those_of_the_game() -> None:
     game, params = make_env("KuhnPoker-v0")
     states, probabilities = GameEndOnNaN(game).initial_states(params)
