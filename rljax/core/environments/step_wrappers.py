@@ -177,13 +177,13 @@ class EndOnNaN(Wrapper):
     def step_env(self, key: jax.Array, state: EndOnNaNState, action: Any, params: Any) -> Stepped:
         return self._checked(state, self.env.step_env(key, state.env_state, action, params))
 
-    def _checked(self, state: EndOnNaNState, stepped: Stepped) -> Stepped:
-        """Return the result of a step from `state`, which ends the episode if something in it is not finite."""
+    def _checked(self, state: EndOnNaNState, stepped: Stepped, failed: Any = False) -> Stepped:
+        """Return the result of a step from `state`: the episode ends if something in it is not finite, or if it `failed`."""
         before = state.env_state
         obs, after, reward, terminated, info = stepped
         # A state may hold an infinity on purpose, in a place of its own.
         found = [_not_finite(x) for x in [*_floats(obs), reward]] + _newly_not_finite(before, after)
-        spoilt = state.spoilt | jnp.any(jnp.stack(found))
+        spoilt = state.spoilt | failed | jnp.any(jnp.stack(found))
         after = tree_where(spoilt, before, after)
         info = _map_components(lambda x: jnp.where(spoilt, jnp.zeros_like(x), x), jax.tree.map(finite, info))
         metrics = {**info.get(METRICS, {}), ENDED_BY_NAN: jnp.asarray(spoilt, jnp.float32)}

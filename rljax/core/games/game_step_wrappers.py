@@ -18,14 +18,15 @@ class GameEndOnNaN(EndOnNaN, WrappedGame):
     def step_outcome(self, state: EndOnNaNState, action: Any, outcome: jax.Array, params: Any) -> Step:
         return self._checked(state, self.env.step_outcome(state.env_state, action, outcome, params))
 
-    def _checked(self, state: EndOnNaNState, stepped: Step) -> Step:
-        obs, after, reward, terminated, info = stepped
-        if RESULT in info:  # it counts where the game ends; before that it may be anything
-            reward = jnp.where(terminated & ~jnp.all(jnp.isfinite(info[RESULT])), jnp.nan, reward)
-        obs, after, reward, terminated, info = super()._checked(state, (obs, after, reward, terminated, info))
-        if RESULT in info:
-            info = {**info, RESULT: jnp.where(after.spoilt, jnp.zeros_like(info[RESULT]), info[RESULT])}
-        return obs, after, reward, terminated, info
+    def _checked(self, state: EndOnNaNState, stepped: Step, failed: Any = False) -> Step:
+        *_, terminated, info = stepped
+        if RESULT not in info:
+            return super()._checked(state, stepped, failed)
+        # A result counts where the game ends; before that it may be anything.
+        failed |= terminated & ~jnp.all(jnp.isfinite(info[RESULT]))
+        obs, after, reward, terminated, info = super()._checked(state, stepped, failed)
+        result = jnp.where(after.spoilt, jnp.zeros_like(info[RESULT]), info[RESULT])
+        return obs, after, reward, terminated, {**info, RESULT: result}
 
     def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
         states, probabilities = self.env.initial_states(params)

@@ -27,7 +27,11 @@ class Transitions(NamedTuple):
 
 
 def state_of(game: Any) -> RTSState:
-    """Return the state of a game of the Java engine."""
+    """Return the state of a game of the Java engine.
+
+    Times left come from the Java engine and not from our table of durations, which players use: what is compared must not depend
+    on it.
+    """
     position = game.position()
     shape = position.terrain.shape
     cells: dict[str, Any] = {name: np.zeros(shape, np.int8) for name in ("hp", "carried", "action", "parameter")}

@@ -16,6 +16,7 @@ from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules.maps import MAPS
 from rljax.run.microrts.parity import differences, joint_conflicts, record
 from tests.envs.microrts.rules.test_map_files import MAP
+from tests.envs.play import QUICK
 
 REFUSED = {"base4x5", "melee4x4Mixed2", *(f"base{n}MaxResources{s}" for n, s in (("OneWorker", "4x4"), ("OneWorker", "8x8")))} | {
     f"baseTwoWorkersMaxResources{s}" for s in ("4x4", "6x6", "8x8")
@@ -84,7 +85,7 @@ def test_the_maps_of_the_java_engine_play_as_there(java_engine: Any) -> None:
             continue
         for bots in (False, True):
             found = record(java_engine, name, 100, 1, bots)
-            wrong, illegal = differences(found, name)
+            wrong, illegal = differences(found, name, QUICK)
             assert not (wrong & ~joint_conflicts(found)).any(), name
             assert not illegal.any(), name
             positions += len(wrong)

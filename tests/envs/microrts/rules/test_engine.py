@@ -50,7 +50,7 @@ def test_every_map_is_recorded() -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_cycles_of_the_java_engine_are_reproduced(name: str) -> None:
     transitions = load(GOLDEN / f"{name}.npz")
-    wrong, illegal = differences(transitions, name.split("-")[0])
+    wrong, illegal = differences(transitions, name.split("-")[0], QUICK)
     joint = joint_conflicts(transitions)
     assert len(wrong) == 400
     assert joint.mean() < 0.05
@@ -61,7 +61,7 @@ def test_recorded_cycles_of_the_java_engine_are_reproduced(name: str) -> None:
 def compare_live(java: Any, map_name: str, count: int, seed: int) -> None:
     for bots in (False, True):
         transitions = record(java, map_name, count // 2, seed, bots)
-        wrong, illegal = differences(transitions, map_name)
+        wrong, illegal = differences(transitions, map_name, QUICK)
         joint = joint_conflicts(transitions)
         kind = "bots" if bots else "random"
         print(f"\n{map_name}, {kind}: {len(wrong)} positions, {(wrong & ~joint).sum()} differ; {joint.sum()} with a joint conflict, of which {(wrong & joint).sum()} differ; {illegal.sum()} legal orders differ")  # fmt: skip  # noqa: E501
