@@ -16,7 +16,7 @@ from rljax.nn.cells import CellActorCritic, RecurrentCellActorCritic
 from rljax.nn.encoders import make_encoder
 from rljax.nn.modules.attention import PointerNetwork
 from rljax.nn.modules.layers import FiLM, as_it_is, dense_layers, hidden_layers, layer_norm, perceptron, values
-from rljax.nn.modules.recurrent import BlockGRUCell, GRUCell, LSTMCell
+from rljax.nn.modules.recurrent import BlockGRUCell, CellMemory, GRUCell, LSTMCell
 from rljax.nn.observations import ravel_observation, split_goal
 from rljax.nn.opponents import OpponentAware, opponent_model
 from rljax.nn.outputs.pointed import Pointed
@@ -146,7 +146,7 @@ class ActorCriticHeads(nn.Module):
         return (Pointed(policy, *entities) if self.pointed else policy), value
 
 
-class TrunkActorCritic(nn.Module):
+class TrunkActorCritic(CellMemory, nn.Module):
     """Actor-critic with one trunk (an encoder, dense layers and a recurrent cell) and a head each for policy and value.
 
     `Policy` documents the methods. Only `advance`, the hidden part of the cell, must run inside the scan over time.
@@ -195,15 +195,9 @@ class TrunkActorCritic(nn.Module):
             self.dtype,
         )
 
-    def initial_carry(self, batch: tuple[int, ...]) -> Any:
-        return None if self.cell is None else self.cell.initial_carry(batch)
-
     def embed(self, obs: Any) -> Features:
         features = self.stem(obs)
         return features if self.cell is None else features._replace(x=self.cell.project(features.x))
-
-    def advance(self, carry: Any, x: Features) -> Any:
-        return self.cell.advance(carry, x.x)
 
     def heads(self, carry: Any, x: Features, privileged: Any) -> tuple[jax.Array, jax.Array]:
         y = x.x if self.cell is None else self.cell.output(carry)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from rljax.core.errors import ConfigError
 from rljax.nn.modules.images import Convolution
 from rljax.nn.modules.layers import dense_layers, hidden_layers, perceptron, together, values
+from rljax.nn.modules.recurrent import CellMemory
 from rljax.nn.observations import ravel_observation
 
 
@@ -63,7 +64,7 @@ class CellActorCritic(_Cells):
         return _heads(self, x, mean, jnp.concatenate(summary, axis=-1))
 
 
-class RecurrentCellActorCritic(_Cells):
+class RecurrentCellActorCritic(CellMemory, _Cells):
     """`CellActorCritic` with a memory of the whole grid: a recurrent cell takes the means and the maxima over the grid, and its
     output joins the features of every cell, and is what the value depends on.
 
@@ -79,16 +80,10 @@ class RecurrentCellActorCritic(_Cells):
         told = {each.name: getattr(self, each.name) for each in dataclasses.fields(_Cells) if each.name not in ("parent", "name")}
         self.stem, self.both_heads = CellStem(**told), CellHeads(**told)
 
-    def initial_carry(self, batch: tuple[int, ...]) -> Any:
-        return self.cell.initial_carry(batch)
-
     def embed(self, obs: Any) -> CellFeatures:
         x = self.stem(obs)
         summary = jnp.concatenate([jnp.mean(x, axis=(1, 2)), jnp.max(x, axis=(1, 2))], axis=-1)
         return CellFeatures(self.cell.project(summary), x)
-
-    def advance(self, carry: Any, x: CellFeatures) -> Any:
-        return self.cell.advance(carry, x.x)
 
     def heads(self, carry: Any, x: CellFeatures, privileged: Any) -> tuple[jax.Array, jax.Array]:
         memory = self.cell.output(carry)

@@ -47,6 +47,10 @@ class GroupedPolicy(NamedTuple):
     policy: Policy
     num_groups: int
 
+    @property
+    def cell(self) -> None:
+        """None: each group has a cell of its own, all of which advance."""
+
     def init(self, key: jax.Array, obs: Any) -> Any:
         return jax.vmap(self.policy.init, (0, None))(jax.random.split(key, self.num_groups), obs[OBS])
 

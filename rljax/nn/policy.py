@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.environments.wrappers import join_privileged, split_privileged
+from rljax.nn.modules.recurrent import CellMemory
 from rljax.nn.networks import one_batch_axis
 
 
@@ -55,6 +56,12 @@ class Policy(nn.Module):
             self.log_std = self.param("log_std", nn.initializers.zeros, (self.num_log_std,))
 
     @property
+    def cell(self) -> Any:
+        """The cell that is all that the network remembers by (see `CellMemory`); None if there is no such cell."""
+        network = self.network
+        return network.cell if isinstance(network, CellMemory) and type(network).advance is CellMemory.advance else None
+
+    @property
     def in_parts(self) -> bool:
         """True if the network has the methods of one with memory."""
         return hasattr(self.network, "initial_carry")
@@ -91,6 +98,11 @@ class Policy(nn.Module):
         """Return the carry `[..., *]` after one more step; `x` is the result of `embed`."""
         network: Any = self.network
         return network.advance(carry, x)
+
+    def hidden(self, carry: Any) -> Any:
+        """Return the hidden part of the cell's gates."""
+        network: Any = self.network
+        return network.cell.hidden(carry)
 
     def policy_and_value(self, carry: Any, embedded: Embedded) -> tuple[Any, jax.Array]:
         """Return `(outputs, value)` from embedded observations and, with memory, the carry after them."""

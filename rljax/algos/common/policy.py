@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.errors import FlaxError
 
+from rljax.algos.common.cell_scan import scan_cell
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.state import normalize_obs
 from rljax.collect.resets import environment_noise
@@ -188,16 +189,25 @@ def unroll(
     """`policy_unroll`, and the memory after the last step as that before the first: `[N, ...]`, or `[N, P, ...]` of P seats."""
     if carry is None:
         return (*policy_and_value(parts, params, obs), None)
-    embedded = parts.policy.apply(params, obs, method="embed")
+    policy = parts.policy
+    embedded = policy.apply(params, obs, method="embed")
 
     def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
         x, begins_t, seat_t = inputs
         carry = reset_carry(carry, begins_t)
-        after = parts.policy.apply(params, of_seat(carry, seat_t), x, method="advance")
+        after = policy.apply(params, of_seat(carry, seat_t), x, method="advance")
         return with_seat(carry, seat_t, after), after
 
-    last, carries = jax.lax.scan(step, carry, (embedded.x, begins, seat))
-    outputs, value = parts.policy.apply(params, carries, embedded, method="policy_and_value")
+    if policy.cell is None:
+        last, carries = jax.lax.scan(step, carry, (embedded.x, begins, seat))
+    else:
+        assert begins is not None
+
+        def hidden(params: Any, carry: Any) -> Any:
+            return policy.apply(params, carry, method="hidden")
+
+        last, carries = scan_cell(policy.cell, hidden, params, carry, embedded.x.x, begins, seat)
+    outputs, value = policy.apply(params, carries, embedded, method="policy_and_value")
     return outputs, value, carries, last
 
 

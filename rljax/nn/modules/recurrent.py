@@ -13,6 +13,14 @@ Over a sequence `[T, N, D]`, call `project` once, scan `advance` over time, then
 makes all parameters of a cell, from one random draw (see `orthogonal_kernels`): initialise with it or with a whole step.
 `advance` only reads them, so it may be called inside any JAX transformation.
 
+`advance` has two parts, which `rljax.algos.common.cell_scan` takes apart, so that the gradient of the hidden kernel is one
+product for all steps and not one in each step. Only the first reads parameters:
+
+- `hidden(carry) -> hidden`: the product with the hidden kernel, and its bias. It is affine in the carry.
+- `step(carry, split(gates), hidden) -> (carry, saved)`: the rest, with what its gradient needs.
+- `gradient(saved, d_carry) -> (d_carry, d_gates [..., G], d_hidden)`: the gradient of `step`, from that of the carry after it.
+- `split(gates)`: the gates as `step` takes them; before a scan, since XLA's loops on the CPU are slow where they also slice.
+
 Kernels are orthogonal for each gate, and biases 0 (1 for the LSTM's forget gate; Jozefowicz et al., 2015).
 """
 
@@ -36,6 +44,16 @@ class LSTMCarry(NamedTuple):
 
     hidden: jax.Array
     cell: jax.Array
+
+
+class LSTMSaved(NamedTuple):
+    """What the gradient of an LSTM's step needs: i, f, g and o `[..., 4 S]`, the cell state before it, and the tanh of the one
+    after it, `[..., S]`.
+    """
+
+    gates: jax.Array
+    cell: jax.Array
+    squashed: jax.Array
 
 
 class LSTMCell(nn.Module):
@@ -67,12 +85,43 @@ class LSTMCell(nn.Module):
 
     def advance(self, carry: LSTMCarry, gates: jax.Array) -> LSTMCarry:
         """The next carry, from this one and the input's half of the gates `[..., 4 S]`."""
-        gates = gates + matmul(carry.hidden, self.get_variable("params", "hidden_kernel"), self.dtype)
+        return self.step(carry, gates, self.hidden(carry))[0]
+
+    def hidden(self, carry: LSTMCarry) -> jax.Array:
+        """The hidden half of the gates, `[..., 4 S]`."""
+        return matmul(carry.hidden, self.get_variable("params", "hidden_kernel"), self.dtype)
+
+    @nn.nowrap
+    def split(self, gates: jax.Array) -> jax.Array:
+        """The gates as they are: one tanh takes all of them."""
+        return gates
+
+    @nn.nowrap
+    def step(self, carry: LSTMCarry, gates: jax.Array, hidden: jax.Array) -> tuple[LSTMCarry, LSTMSaved]:
+        """The next carry from both halves of the gates."""
         # One tanh for all gates, with sigmoids by the formula of `sigmoid`: one kernel, and one array to keep for the gradient.
         scale = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), self.size)
-        i, f, g, o = jnp.split(scale * jnp.tanh(scale * gates) + (1.0 - scale), 4, axis=-1)
+        gates = jnp.tanh((gates + hidden) * scale) * scale + (1.0 - scale)
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
         cell = f * carry.cell + i * g
-        return LSTMCarry(o * jnp.tanh(cell), cell)
+        squashed = jnp.tanh(cell)
+        return LSTMCarry(o * squashed, cell), LSTMSaved(gates, carry.cell, squashed)
+
+    @nn.nowrap
+    def gradient(self, saved: LSTMSaved, d_carry: LSTMCarry) -> tuple[LSTMCarry, jax.Array, jax.Array]:
+        """The gradient of `step`."""
+        i, f, g, o = jnp.split(saved.gates, 4, axis=-1)
+        d_cell = d_carry.cell + d_carry.hidden * o * (1.0 - saved.squashed * saved.squashed)
+        d_gates = jnp.concatenate(
+            [
+                d_cell * g * (i * (1.0 - i)),
+                d_cell * saved.cell * (f * (1.0 - f)),
+                d_cell * i * (1.0 - g * g),
+                d_carry.hidden * saved.squashed * (o * (1.0 - o)),
+            ],
+            axis=-1,
+        )
+        return LSTMCarry(jnp.zeros_like(d_cell), d_cell * f), d_gates, d_gates
 
     @nn.nowrap
     def output(self, carry: LSTMCarry) -> jax.Array:
@@ -85,7 +134,47 @@ class LSTMCell(nn.Module):
         return carry, self.output(carry)
 
 
-class GRUCell(nn.Module):
+class GRUSaved(NamedTuple):
+    """What the gradient of a GRU's step needs, f32 `[..., S]` each: the carry before it, r, z and n, and the hidden part of n."""
+
+    carry: jax.Array
+    reset: jax.Array
+    keep: jax.Array
+    new: jax.Array
+    hidden_new: jax.Array
+
+
+Parts = tuple[jax.Array, jax.Array, jax.Array]
+"""Those of r, z and n, f32 `[..., S]` each."""
+
+
+class _GRU(nn.Module):
+    """The steps of `GRUCell` and `BlockGRUCell`, which differ in the hidden kernel."""
+
+    @nn.nowrap
+    def split(self, gates: jax.Array) -> Parts:
+        """The gates of r, z and n, `[..., S]` each."""
+        r, z, n = jnp.split(gates, 3, axis=-1)
+        return r, z, n
+
+    @nn.nowrap
+    def step(self, carry: jax.Array, gates: Parts, hidden: Parts) -> tuple[jax.Array, GRUSaved]:
+        """The next carry from both parts of the gates."""
+        reset, keep = sigmoid(gates[0] + hidden[0]), sigmoid(gates[1] + hidden[1])
+        new = jnp.tanh(gates[2] + reset * hidden[2])
+        return new + keep * (carry - new), GRUSaved(carry, reset, keep, new, hidden[2])
+
+    @nn.nowrap
+    def gradient(self, saved: GRUSaved, d_carry: jax.Array) -> tuple[jax.Array, jax.Array, Parts]:
+        """The gradient of `step`."""
+        carry, reset, keep, new, hidden_new = saved
+        d_n = d_carry * (1.0 - keep) * (1.0 - new * new)
+        d_r = d_n * hidden_new * (reset * (1.0 - reset))
+        d_z = d_carry * (carry - new) * (keep * (1.0 - keep))
+        return d_carry * keep, jnp.concatenate([d_r, d_z, d_n], axis=-1), (d_r, d_z, d_n * reset)
+
+
+class GRUCell(_GRU):
     """Gated recurrent unit with PyTorch's (and cuDNN's) reset.
 
     r, z = sigmoid(W x + b + U h) each, n = tanh(W x + b + r (U h + b_hn)); h' = (1 - z) n + z h. Cho et al. (2014, eq. 8) apply
@@ -115,8 +204,12 @@ class GRUCell(nn.Module):
 
     def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
         """The next carry, from this one and the input's half of the gates `[..., 3 S]`."""
-        hidden = matmul(carry, self.get_variable("params", "hidden_kernel"), self.dtype)
-        return _gru_step(carry, gates, jnp.split(hidden, 3, axis=-1), self.get_variable("params", "hidden_bias"))
+        return self.step(carry, self.split(gates), self.hidden(carry))[0]
+
+    def hidden(self, carry: jax.Array) -> Parts:
+        """The hidden parts of r, z and n, `[..., S]` each."""
+        r, z, n = jnp.split(matmul(carry, self.get_variable("params", "hidden_kernel"), self.dtype), 3, axis=-1)
+        return r, z, n + self.get_variable("params", "hidden_bias")
 
     @nn.nowrap
     def output(self, carry: jax.Array) -> jax.Array:
@@ -129,7 +222,7 @@ class GRUCell(nn.Module):
         return carry, self.output(carry)
 
 
-class BlockGRUCell(nn.Module):
+class BlockGRUCell(_GRU):
     """GRU with a block-diagonal hidden kernel: each block of the state depends on itself and on the whole input.
 
     For the same size, the hidden kernel has `blocks` times fewer parameters and multiplications in the scan (as in DreamerV3,
@@ -168,11 +261,15 @@ class BlockGRUCell(nn.Module):
 
     def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
         """The next carry, from this one and the input's half of the gates `[..., 3 S]`."""
+        return self.step(carry, self.split(gates), self.hidden(carry))[0]
+
+    def hidden(self, carry: jax.Array) -> Parts:
+        """The hidden parts of r, z and n, `[..., S]` each."""
         blocks = carry.reshape(*carry.shape[:-1], self.blocks, -1)
         product = partial(jnp.einsum, "...bi,bio->...bo")
         hidden = matmul(blocks, self.get_variable("params", "hidden_kernel"), self.dtype, product)
-        parts = [part.reshape(carry.shape) for part in jnp.split(hidden, 3, axis=-1)]
-        return _gru_step(carry, gates, parts, self.get_variable("params", "hidden_bias"))
+        r, z, n = (part.reshape(carry.shape) for part in jnp.split(hidden, 3, axis=-1))
+        return r, z, n + self.get_variable("params", "hidden_bias")
 
     @nn.nowrap
     def output(self, carry: jax.Array) -> jax.Array:
@@ -200,12 +297,15 @@ def _make_kernels(module: nn.Module, inputs: int, size: int, gates: int, blocks:
     return module.param("input_kernel", lambda _: jnp.concatenate(kernels[:gates], axis=-1))
 
 
-def _gru_step(carry: jax.Array, gates: jax.Array, hidden: list[jax.Array], hidden_bias: jax.Array) -> jax.Array:
-    """Return the next carry from the input's part of the gates `[..., 3 S]` and the hidden part, a list of r, z, n, `[..., S]`
-    each.
+class CellMemory:
+    """Mixin of networks that remember by a cell, their attribute `cell`, and by nothing else: methods that `Policy` asks for.
+    What `embed` returns has the input's part of the gates as `x`.
     """
-    r, z, n = jnp.split(gates, 3, axis=-1)
-    hidden_r, hidden_z, hidden_n = hidden
-    reset, keep = sigmoid(r + hidden_r), sigmoid(z + hidden_z)
-    new = jnp.tanh(n + reset * (hidden_n + hidden_bias))
-    return new + keep * (carry - new)
+
+    cell: Any
+
+    def initial_carry(self, batch: tuple[int, ...]) -> Any:
+        return None if self.cell is None else self.cell.initial_carry(batch)
+
+    def advance(self, carry: Any, x: Any) -> Any:
+        return self.cell.advance(carry, x.x)

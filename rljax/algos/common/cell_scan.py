@@ -1,0 +1,85 @@
+"""A recurrent cell along trajectories, with a gradient that takes one product for all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.collect.rollout import reset_carry
+from rljax.collect.streams import of_seat, with_seat
+from rljax.core.devices import platform
+
+
+def scan_cell(
+    cell: Any,
+    hidden: Callable[[Any, Any], Any],
+    params: Any,
+    carry: Any,
+    gates: jax.Array,
+    begins: jax.Array,
+    seat: jax.Array | None = None,
+) -> tuple[Any, Any]:
+    """Scan a cell over time, with a gradient that is the scan's and takes less: that of the hidden kernel is one product for all
+    steps, while the gradient of a scan adds up one product of each step.
+
+    Args:
+        cell: a cell of `rljax.nn.modules.recurrent`.
+        hidden: `(params, carry) -> hidden`, the cell's method.
+        params: parameters of the policy.
+        carry: before the first step, `[N, ...]`, or `[N, P, ...]` of P seats.
+        gates: the input's part of the gates, `[T, N, G]`.
+        begins: as in `policy_unroll`.
+        seat: as in `policy_unroll`.
+
+    Returns:
+        The carry after the last step, as that before the first, and that of who took each step after it, `[T, N, ...]`.
+    """
+
+    on_cpu = platform() == "cpu"
+
+    def scanned(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, tuple[Any, Any, Any]]:
+        def step(carry: Any, inputs: Any) -> tuple[Any, tuple[Any, Any, Any]]:
+            gates, begins, seat = inputs
+            carry = reset_carry(carry, begins)
+            before = of_seat(carry, seat)
+            after, saved = cell.step(before, gates, hidden(params, before))
+            return with_seat(carry, seat, after), (after, before, saved if on_cpu else None)
+
+        return jax.lax.scan(step, carry, (cell.split(gates), begins, seat))
+
+    @jax.custom_vjp
+    def run(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, Any]:
+        last, (carries, _, _) = scanned(params, carry, gates, begins, seat)
+        return last, carries
+
+    def forward(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, Any]:
+        last, (carries, before, saved) = scanned(params, carry, gates, begins, seat)
+        if (
+            saved is None
+        ):  # to write it in each step is a kernel for each of its arrays, and to compute it again one for all steps
+            _, saved = cell.step(before, cell.split(gates), hidden(params, before))
+        return (last, carries), (params, begins, seat, before, saved)
+
+    def backward(residuals: Any, d: Any) -> Any:
+        params, begins, seat, before, saved = residuals
+        d_last, d_carries = d
+
+        def step(d_carry: Any, inputs: Any) -> tuple[Any, Any]:
+            d_after, before, saved, begins, seat = inputs
+            d_after = jax.tree.map(jnp.add, d_after, of_seat(d_carry, seat))
+            d_before, _, d_hidden = cell.gradient(saved, d_after)
+            (through_hidden,) = jax.vjp(lambda carry: hidden(params, carry), before)[1](d_hidden)
+            d_carry = with_seat(d_carry, seat, jax.tree.map(jnp.add, d_before, through_hidden))
+            return reset_carry(d_carry, begins), d_after
+
+        d_carry, d_after = jax.lax.scan(step, d_last, (d_carries, before, saved, begins, seat), reverse=True)
+        _, d_gates, d_hidden = cell.gradient(saved, d_after)
+        (d_params,) = jax.vjp(lambda params: hidden(params, before), params)[1](d_hidden)
+        return d_params, d_carry, d_gates, None, None
+
+    run.defvjp(forward, backward)
+    result: tuple[Any, Any] = run(params, carry, gates, begins, seat)
+    return result
