@@ -69,16 +69,25 @@ def adaptive_grad_clip(clip: float = 0.3, pmin: float = 1e-3) -> optax.GradientT
         ValueError: the update was not given the parameters.
     """
 
-    def clipped(grad: jax.Array, param: jax.Array) -> jax.Array:
-        limit = clip * jnp.maximum(pmin, jnp.linalg.norm(jnp.ravel(param)))
-        return grad / jnp.maximum(1.0, jnp.linalg.norm(jnp.ravel(grad)) / limit)
-
     def update(grads: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
         if params is None:
             raise ValueError("adaptive_grad_clip compares gradients with parameters: call update(grads, state, params)")
-        return jax.tree.map(clipped, grads, params), state
+        norms, limits = norms_of(grads), jax.tree.map(lambda norm: clip * jnp.maximum(pmin, norm), norms_of(params))
+        return jax.tree.map(lambda g, norm, limit: g / jnp.maximum(1.0, norm / limit), grads, norms, limits), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def norms_of(tree: Any) -> Any:
+    """Return the Euclidean norm of each tensor. Those of as many numbers have theirs taken together, in one kernel and not in one
+    each."""
+    leaves, structure = jax.tree.flatten(tree)
+    norms: dict[int, jax.Array] = {}
+    for size in sorted({leaf.size for leaf in leaves}):
+        same = [i for i, leaf in enumerate(leaves) if leaf.size == size]
+        rows = jnp.stack([jnp.ravel(leaves[i]) for i in same])
+        norms |= dict(zip(same, jnp.sqrt(jnp.sum(jnp.square(rows), axis=1)), strict=True))
+    return jax.tree.unflatten(structure, [norms[i] for i in range(len(leaves))])
 
 
 def warmed_up(learning_rate: float | jax.Array, updates: jax.Array, warmup: int) -> jax.Array:

@@ -102,11 +102,16 @@ def world_model_loss(
     reward = TWO_HOT.loss(networks.apply("reward", params, feature), batch.reward)
     goes_on = jnp.where(batch.is_terminal, 0.0, config.gamma)
     cont = optax.sigmoid_binary_cross_entropy(networks.apply("cont", params, feature)[..., 0], goes_on)
-    terms = jnp.stack([jnp.mean(x) for x in (reward, cont, kl.dyn, kl.rep, kl.value, entropy_of(posterior), entropy_of(prior))])
+    terms = means_of(reward, cont, kl.dyn, kl.rep, kl.value, entropy_of(posterior), entropy_of(prior))
     names = ("reward_loss", "cont_loss", "dyn_loss", "rep_loss", "kl", "posterior_entropy", "prior_entropy")
     metrics |= {f"train/{name}": term for name, term in zip(names, terms, strict=True)}
     metrics["train/representation_loss"] = representation
     return representation + terms[0] + terms[1] + terms[2] + REP_SCALE * terms[3], latents, metrics
+
+
+def means_of(*arrays: jax.Array) -> jax.Array:
+    """Return the mean of each array, f32 `[arrays]`, with one division for all."""
+    return jnp.stack([jnp.sum(x) for x in arrays]) / jnp.asarray([x.size for x in arrays], jnp.float32)
 
 
 def entropy_of(log_probs: jax.Array) -> jax.Array:
@@ -190,7 +195,7 @@ def imagine(parts: DreamerParts, params: Any, start: Latent, noise: LossNoise) -
     No action is masked there: the model does not predict which are legal.
     """
     networks, head = parts.networks, parts.head
-    params, start = jax.lax.stop_gradient((params, start))
+    params, start = jax.lax.stop_gradient((networks.rounded(params, "rssm", "actor"), start))
 
     def act(feature: jax.Array, noise: jax.Array) -> jax.Array:
         return head.sample(head.distribution(networks.apply("actor", params, feature), None), noise)
@@ -235,7 +240,7 @@ def actor_critic_loss(
     policy_loss = -weight * (distribution.log_prob(imagined.action) * advantage + config.ent_coef * entropy)
     value_loss = weight * critic_loss(parts, state, feature, logits[:-1], target)
     names = ("policy_loss", "value_loss", "entropy", "value", "imagined_return", "imagined_cont")
-    means = jnp.stack([jnp.mean(x) for x in (policy_loss, value_loss, entropy, value, target, cont)])
+    means = means_of(policy_loss, value_loss, entropy, value, target, cont)
     metrics = {f"train/{name}": mean for name, mean in zip(names, means, strict=True)}
     # The rewards behind a predicted end are of no episode: counted in, they would tell nothing about those that are replayed.
     metrics["train/imagined_reward"] = jnp.sum(weight * reward[1:]) / jnp.maximum(jnp.sum(weight), 1e-8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -79,6 +80,17 @@ class Networks(NamedTuple):
     def apply(self, name: str, params: Any, x: Any) -> Any:
         """A module on arrays with any leading axes: those of the first leaf before the module's own."""
         return apply_batched(getattr(self, name), params[name], x)
+
+    def rounded(self, params: Any, *names: str) -> Any:
+        """Return the parameters with the kernels of some modules in the dtype of their products, to which these round them: in a
+        scan XLA would round them in each step."""
+
+        def kernel(path: Any, x: jax.Array, dtype: Any) -> jax.Array:
+            return x.astype(dtype) if path[-1].key == "kernel" else x
+
+        dtypes = {name: getattr(self, name).dtype or jnp.float32 for name in names}
+        each = {name: jax.tree_util.tree_map_with_path(partial(kernel, dtype=dtypes[name]), params[name]) for name in names}
+        return {**params, **each}
 
     def apply_rssm(self, method: str, params: Any, *arguments: Any) -> Any:
         """A method of the `RSSM`: "observe", "imagine" or "prior"."""

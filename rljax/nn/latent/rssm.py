@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from rljax.core.devices import platform
 from rljax.nn.modules.classes import unimix_logits
 from rljax.nn.modules.initializers import truncated_normal_params
 from rljax.nn.modules.layers import biased, by_block, rms_normalize, sigmoid, swish
@@ -119,6 +120,10 @@ class RSSM(nn.Module):
             latent = Latent(deter, draw_one_hot(logits, uniform))
             return latent, (latent, logits)
 
+        if platform() != "cpu":
+            # Keep the products for the gradient, and compute the rest again: to keep an array takes a kernel in each step.
+            keep = jax.checkpoint_policies.dots_saveable
+            advance = jax.checkpoint(advance, prevent_cse=False, policy=keep)
         latent = latent._replace(deter=self._cast(latent.deter))
         _, (latents, logits) = jax.lax.scan(advance, latent, (tokens, action, going_on, uniform), unroll=self.unroll)
         return latents, logits

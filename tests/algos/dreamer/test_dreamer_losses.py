@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import rljax
 from rljax.algos.dreamer.dreamer import loss_noise
 from rljax.algos.dreamer.laprop import LaPropState
 from rljax.algos.dreamer.losses import dreamer_loss, imagine, reconstruction_loss, world_model_loss
-from rljax.algos.dreamer.networks import encode
+from rljax.algos.dreamer.networks import Networks, encode
 from rljax.algos.dreamer.parts import target_of
 from rljax.algos.dreamer.replay import Replayed
 from rljax.collect.normalizers import ReturnNormalizer
@@ -113,6 +115,45 @@ def one_step(kind: str) -> SimpleNamespace:
     return SimpleNamespace(
         parts=parts, config=settings, params=params, slow=slow, batch=batch, loss=loss, aux=aux, imagined=imagined, noise=noise
     )
+
+
+def test_imagination_rounds_kernels_before_its_steps_to_the_same_result() -> None:
+    """Products are in bfloat16 on accelerators; there a kernel that is rounded in a step is rounded in each."""
+    parts = rljax.dreamer_parts(config(env=ENVS["discrete"], dtype="bfloat16"))
+    params, noise = some_params(parts), loss_noise(parts, jax.random.key(3))
+    start = jax.tree.map(lambda x: jnp.concatenate([x] * LENGTH), some_batch(parts).latent)
+
+    def imagined(rounded: bool) -> Callable[[Any], Any]:
+        networks = parts.networks if rounded else Unrounded(*parts.networks)
+        return lambda params: imagine(parts._replace(networks=networks), params, start, noise)
+
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(imagined(True))(params), jax.jit(imagined(False))(params))
+    assert rounded_in_scans(imagined(True), params) == 0
+    assert rounded_in_scans(imagined(False), params) > 5
+
+
+class Unrounded(Networks):
+    """Networks that round kernels where they are used."""
+
+    def rounded(self, params: Any, *_: str) -> Any:
+        return params
+
+
+def rounded_in_scans(function: Callable[[Any], Any], params: Any) -> int:
+    """Return how many kernels the loops in a function of parameters round in each step."""
+    shapes = {x.shape for path, x in jax.tree_util.tree_flatten_with_path(params)[0] if path[-1].key == "kernel"}
+
+    def visit(jaxpr: Any, in_loop: bool) -> int:
+        count = 0
+        for equation in jaxpr.eqns:
+            for inner in jaxprs_in_params(equation.params):
+                count += visit(inner, in_loop or equation.primitive.name == "scan")
+            if in_loop and equation.primitive.name == "convert_element_type":
+                x = equation.invars[0].aval
+                count += x.dtype == jnp.float32 and x.shape in shapes
+        return count
+
+    return visit(jax.make_jaxpr(function)(params).jaxpr, False)
 
 
 # A training step in plain NumPy.
