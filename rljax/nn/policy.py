@@ -99,10 +99,9 @@ class Policy(nn.Module):
         network: Any = self.network
         return network.advance(carry, x)
 
-    def hidden(self, carry: Any) -> Any:
-        """Return the hidden part of the cell's gates."""
-        network: Any = self.network
-        return network.cell.hidden(carry)
+    def of_cell(self, name: str, *arguments: Any) -> Any:
+        """Call the cell's method of this name."""
+        return getattr(self.cell, name)(*arguments)
 
     def policy_and_value(self, carry: Any, embedded: Embedded) -> tuple[Any, jax.Array]:
         """Return `(outputs, value)` from embedded observations and, with memory, the carry after them."""

@@ -15,7 +15,7 @@ from rljax.core.devices import platform
 
 def scan_cell(
     cell: Any,
-    hidden: Callable[[Any, Any], Any],
+    apply: Callable[..., Any],
     params: Any,
     carry: Any,
     gates: jax.Array,
@@ -27,7 +27,7 @@ def scan_cell(
 
     Args:
         cell: a cell of `rljax.nn.modules.recurrent`.
-        hidden: `(params, carry) -> hidden`, the cell's method.
+        apply: `(params, name, *arguments)`: the method of this name, of the cell with its parameters.
         params: parameters of the policy.
         carry: before the first step, `[N, ...]`, or `[N, P, ...]` of P seats.
         gates: the input's part of the gates, `[T, N, G]`.
@@ -45,7 +45,7 @@ def scan_cell(
             gates, begins, seat = inputs
             carry = reset_carry(carry, begins)
             before = of_seat(carry, seat)
-            after, saved = cell.step(before, gates, hidden(params, before))
+            after, saved = cell.step(before, gates, apply(params, "hidden", before))
             return with_seat(carry, seat, after), (after, before, saved if on_cpu else None)
 
         return jax.lax.scan(step, carry, (cell.split(gates), begins, seat))
@@ -60,24 +60,24 @@ def scan_cell(
         if (
             saved is None
         ):  # to write it in each step is a kernel for each of its arrays, and to compute it again one for all steps
-            _, saved = cell.step(before, cell.split(gates), hidden(params, before))
+            _, saved = cell.step(before, cell.split(gates), apply(params, "hidden", before))
         return (last, carries), (params, begins, seat, before, saved)
 
     def backward(residuals: Any, d: Any) -> Any:
         params, begins, seat, before, saved = residuals
         d_last, d_carries = d
+        kernel = apply(params, "transposed")
 
         def step(d_carry: Any, inputs: Any) -> tuple[Any, Any]:
-            d_after, before, saved, begins, seat = inputs
+            d_after, saved, begins, seat = inputs
             d_after = jax.tree.map(jnp.add, d_after, of_seat(d_carry, seat))
             d_before, _, d_hidden = cell.gradient(saved, d_after)
-            (through_hidden,) = jax.vjp(lambda carry: hidden(params, carry), before)[1](d_hidden)
-            d_carry = with_seat(d_carry, seat, jax.tree.map(jnp.add, d_before, through_hidden))
+            d_carry = with_seat(d_carry, seat, jax.tree.map(jnp.add, d_before, cell.back(kernel, d_hidden)))
             return reset_carry(d_carry, begins), d_after
 
-        d_carry, d_after = jax.lax.scan(step, d_last, (d_carries, before, saved, begins, seat), reverse=True)
+        d_carry, d_after = jax.lax.scan(step, d_last, (d_carries, saved, begins, seat), reverse=True)
         _, d_gates, d_hidden = cell.gradient(saved, d_after)
-        (d_params,) = jax.vjp(lambda params: hidden(params, before), params)[1](d_hidden)
+        (d_params,) = jax.vjp(lambda params: apply(params, "hidden", before), params)[1](d_hidden)
         return d_params, d_carry, d_gates, None, None
 
     run.defvjp(forward, backward)

@@ -203,10 +203,8 @@ def unroll(
     else:
         assert begins is not None
 
-        def hidden(params: Any, carry: Any) -> Any:
-            return policy.apply(params, carry, method="hidden")
-
-        last, carries = scan_cell(policy.cell, hidden, params, carry, embedded.x.x, begins, seat)
+        apply = partial(policy.apply, method="of_cell")
+        last, carries = scan_cell(policy.cell, apply, params, carry, embedded.x.x, begins, seat)
     outputs, value = policy.apply(params, carries, embedded, method="policy_and_value")
     return outputs, value, carries, last
 

@@ -14,9 +14,11 @@ makes all parameters of a cell, from one random draw (see `orthogonal_kernels`):
 `advance` only reads them, so it may be called inside any JAX transformation.
 
 `advance` has two parts, which `rljax.algos.common.cell_scan` takes apart, so that the gradient of the hidden kernel is one
-product for all steps and not one in each step. Only the first reads parameters:
+product for all steps and not one in each step. Only `hidden` and `transposed` read parameters:
 
-- `hidden(carry) -> hidden`: the product with the hidden kernel, and its bias. It is affine in the carry.
+- `hidden(carry) -> hidden`: the product with the hidden kernel, and its bias.
+- `transposed() -> kernel` and `back(kernel, d_hidden) -> d_carry`: the gradient of `hidden`, by the transposed kernel. It is made
+  before a scan, since on the CPU a small product with a kernel that is read across takes four times as long.
 - `step(carry, split(gates), hidden) -> (carry, saved)`: the rest, with what its gradient needs.
 - `gradient(saved, d_carry) -> (d_carry, d_gates [..., G], d_hidden)`: the gradient of `step`, from that of the carry after it.
 - `split(gates)`: the gates as `step` takes them; before a scan, since XLA's loops on the CPU are slow where they also slice.
@@ -90,6 +92,16 @@ class LSTMCell(nn.Module):
     def hidden(self, carry: LSTMCarry) -> jax.Array:
         """The hidden half of the gates, `[..., 4 S]`."""
         return matmul(carry.hidden, self.get_variable("params", "hidden_kernel"), self.dtype)
+
+    def transposed(self) -> jax.Array:
+        """The hidden kernel for `back`, `[4 S, S]`."""
+        return _transposed(self.get_variable("params", "hidden_kernel"), self.dtype)
+
+    @nn.nowrap
+    def back(self, kernel: jax.Array, d_hidden: jax.Array) -> LSTMCarry:
+        """The gradient of `hidden`."""
+        d_carry = matmul(d_hidden, kernel, self.dtype)
+        return LSTMCarry(d_carry, jnp.zeros_like(d_carry))
 
     @nn.nowrap
     def split(self, gates: jax.Array) -> jax.Array:
@@ -211,6 +223,15 @@ class GRUCell(_GRU):
         r, z, n = jnp.split(matmul(carry, self.get_variable("params", "hidden_kernel"), self.dtype), 3, axis=-1)
         return r, z, n + self.get_variable("params", "hidden_bias")
 
+    def transposed(self) -> jax.Array:
+        """The hidden kernel for `back`, `[3 S, S]`."""
+        return _transposed(self.get_variable("params", "hidden_kernel"), self.dtype)
+
+    @nn.nowrap
+    def back(self, kernel: jax.Array, d_hidden: Parts) -> jax.Array:
+        """The gradient of `hidden`."""
+        return matmul(jnp.concatenate(d_hidden, axis=-1), kernel, self.dtype)
+
     @nn.nowrap
     def output(self, carry: jax.Array) -> jax.Array:
         """`[..., S]`."""
@@ -271,6 +292,17 @@ class BlockGRUCell(_GRU):
         r, z, n = (part.reshape(carry.shape) for part in jnp.split(hidden, 3, axis=-1))
         return r, z, n + self.get_variable("params", "hidden_bias")
 
+    def transposed(self) -> jax.Array:
+        """The hidden kernel for `back`, `[blocks, 3 S / blocks, S / blocks]`."""
+        return _transposed(self.get_variable("params", "hidden_kernel"), self.dtype)
+
+    @nn.nowrap
+    def back(self, kernel: jax.Array, d_hidden: Parts) -> jax.Array:
+        """The gradient of `hidden`."""
+        parts = [part.reshape(*part.shape[:-1], self.blocks, -1) for part in d_hidden]
+        product = partial(jnp.einsum, "...bo,boi->...bi")
+        return matmul(jnp.concatenate(parts, axis=-1), kernel, self.dtype, product).reshape(d_hidden[0].shape)
+
     @nn.nowrap
     def output(self, carry: jax.Array) -> jax.Array:
         """`[..., S]`."""
@@ -280,6 +312,10 @@ class BlockGRUCell(_GRU):
         """One step: `(carry, x [..., D]) -> (carry, y [..., S])`."""
         carry = self.advance(carry, self.project(x))
         return carry, self.output(carry)
+
+
+def _transposed(kernel: jax.Array, dtype: Any) -> jax.Array:
+    return jnp.swapaxes(kernel if dtype is None else kernel.astype(dtype), -1, -2)
 
 
 def _make_kernels(module: nn.Module, inputs: int, size: int, gates: int, blocks: int | None = None) -> jax.Array:

@@ -37,11 +37,11 @@ def scans(cell: Any, seats: int | None) -> tuple[Scan, Scan, tuple[Any, Any, jax
     moves = jax.random.randint(keys[5], (T, N), 0, SEATS + 1)
     seat = None if seats is None else jax.nn.one_hot(moves, seats, dtype=bool)
 
-    def hidden(params: Any, carry: Any) -> Any:
-        return cell.apply(params, carry, method="hidden")
+    def apply(params: Any, name: str, *arguments: Any) -> Any:
+        return cell.apply(params, *arguments, method=name)
 
     def ours(params: Any, carry: Any, x: jax.Array) -> Any:
-        return scan_cell(cell, hidden, params, carry, cell.apply(params, x, method="project"), begins, seat)
+        return scan_cell(cell, apply, params, carry, cell.apply(params, x, method="project"), begins, seat)
 
     def plain(params: Any, carry: Any, x: jax.Array) -> Any:
         def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
