@@ -27,7 +27,7 @@ from rljax.core.environments.wrappers import (
 )
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game
-from rljax.core.games.game_step_wrappers import GameEndOnNaN
+from rljax.core.games.game_step_wrappers import GameEndOnNaN, GameStickyActions
 from rljax.core.games.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
 from rljax.core.games.versus import Versus
 from rljax.envs import game_ids, resolve_env
@@ -74,19 +74,7 @@ def make_evaluation_env(config: Config, every_move: bool = False) -> tuple[Any, 
         raise ConfigError(
             f"env: {type(env).__name__} is around {inside.name}, which is outside JAX: derive it from rljax.wrappers.Wrapper"
         )
-    if config.randomize:
-        _check_levels_apart(config)
-        env = randomized(env, env_params, config.randomize)
-    if config.end_on_nan:
-        env = EndOnNaN(env)
-    if config.sticky_actions is not None:
-        env = StickyActions(env, config.sticky_actions)
-    if config.action_repeat is not None:
-        env = ActionRepeat(env, config.action_repeat)
-    if config.sticky_actions is not None or config.action_repeat is not None:
-        jax.eval_shape(lambda key: env.reset_env(key, env_params), jax.random.key(0))  # refuses action masks
-    if config.time_limit is not None:
-        env = TimeLimit(env, config.time_limit)
+    env = with_steps(env, env_params, config)
     space = as_space(env.observation_space(env_params))
     if isinstance(space, Dict) and PRIVILEGED in space.spaces:
         if len(space.spaces) == 1:
@@ -103,6 +91,33 @@ def make_evaluation_env(config: Config, every_move: bool = False) -> tuple[Any, 
     if config.frame_stack is not None:
         env = FrameStack(env, config.frame_stack)
     return EpisodeStatistics(env), env_params
+
+
+def with_steps(env: Any, env_params: Any, config: Config) -> Any:
+    """Return the environment or game with what the configuration's fields change of its parameters, steps and ends.
+
+    Raises:
+        ConfigError: it cannot be done with this one.
+    """
+    end_on_nan, sticky_actions, action_repeat, time_limit = _OF_GAMES if isinstance(env, Game) else _OF_ENVIRONMENTS
+    if config.randomize:
+        _check_levels_apart(config)
+        env = randomized(env, env_params, config.randomize)
+    if config.end_on_nan:
+        env = end_on_nan(env)
+    if config.sticky_actions is not None:
+        env = sticky_actions(env, config.sticky_actions)
+    if config.action_repeat is not None:
+        env = action_repeat(env, config.action_repeat)
+    if config.sticky_actions is not None or config.action_repeat is not None:
+        jax.eval_shape(lambda key: env.reset_env(key, env_params), jax.random.key(0))  # refuses action masks
+    if config.time_limit is not None:
+        env = time_limit(env, config.time_limit)
+    return env
+
+
+_OF_ENVIRONMENTS: tuple[Any, ...] = (EndOnNaN, StickyActions, ActionRepeat, TimeLimit)
+_OF_GAMES: tuple[Any, ...] = (GameEndOnNaN, GameStickyActions, ActionRepeat, GameTimeLimit)
 
 
 def _check_levels_apart(config: Config) -> None:
@@ -129,7 +144,7 @@ def _check_outside(config: Config, env: Any) -> None:
 
 
 def make_base_game(config: Config) -> tuple[Game, Any]:
-    """Return the game of a configuration with its time limit and its own observations, and its parameters.
+    """Return the game of a configuration with its own steps and observations, and its parameters.
 
     Players with configurations of their own can meet in it: each changes what it sees (see `player_view`). An agent of one
     player that was trained against a fixed one (`Versus`) is a player of that game, without its time limit if players take turns.
@@ -150,7 +165,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    for name in ("randomize", "sticky_actions", "action_repeat", "frame_stack"):
+    for name in ("randomize", "action_repeat", "frame_stack"):
         value = getattr(config, name)
         # A number in a batch of configurations may be traced, which has no truth.
         if config.of_games and (isinstance(value, jax.Array) or value):
@@ -162,11 +177,9 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
                 f"of {game.name}; agents for matches are trained without it"
             )
     check_contract(game, env_params)
-    if config.of_games and config.end_on_nan:
-        game = GameEndOnNaN(game)
-    if time_limit is not None:
-        game = GameTimeLimit(game, time_limit)
-    return game, env_params
+    if config.of_games:
+        return with_steps(game, env_params, config), env_params
+    return game if time_limit is None else GameTimeLimit(game, time_limit), env_params
 
 
 def _refuse_around_game(env: Any) -> None:
@@ -182,13 +195,17 @@ def _refuse_around_game(env: Any) -> None:
         )
 
 
-def make_game(config: Config) -> tuple[Game, Any]:
-    """Return the game of a configuration, with what its fields change of observations and ends, and its parameters.
+def make_game(config: Config, rules: Config | None = None) -> tuple[Game, Any]:
+    """Return the game of a configuration, with what its fields change of observations, steps and ends, and its parameters.
+
+    Args:
+        config: the configuration.
+        rules: configuration of another player of the game, whose steps and ends are taken; by default `config`.
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
-    game, env_params = make_base_game(config)
+    game, env_params = make_base_game(config if rules is None else rules)
     space = as_space(game.observation_space(env_params))
     if isinstance(space, Dict) and PRIVILEGED in space.spaces:
         if len(space.spaces) == 1:

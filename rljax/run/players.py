@@ -22,7 +22,7 @@ from rljax.core.config_files import config_table
 from rljax.core.environments.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
 from rljax.core.games.game import Game
-from rljax.core.games.game_step_wrappers import GameEndOnNaN
+from rljax.core.games.game_step_wrappers import GameEndOnNaN, GameStickyActions
 from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import Player, Versus, random_player, without_view
 from rljax.core.plain import is_object
@@ -40,7 +40,10 @@ MCTS_SIMULATIONS = 100
 SELF = "self"
 """Name of the opponent that is the player itself."""
 
-GAME_FIELDS = ("env", "env_params", "time_limit")
+RULES: Mapping[str, Any] = {"time_limit": "none", "sticky_actions": "none"}
+"""Fields of configurations that change the rules of a game, with their values in the table of a configuration without them."""
+
+GAME_FIELDS = ("env", "env_params", *RULES)
 """Fields of configurations that say which game is played."""
 
 
@@ -139,9 +142,9 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     return partial(policy_player, agent, deterministic=False if sample else None)
 
 
-def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False) -> tuple[Player, int | None]:
-    """Return a player as the opponent of an agent in its game, and the time limit that it brings to the game if the agent has no
-    say in it, or else None; "self" is the agent.
+def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False) -> tuple[Player, Config | None]:
+    """Return a player as the opponent of an agent in its game, and its configuration if the rules of the game are those of it
+    and not the agent's, or else None; "self" is the agent.
 
     Raises:
         ConfigError: the agent plays no game, or one of a single team; the opponent is unknown or plays another game.
@@ -154,8 +157,7 @@ def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False
     if actor.config is not None:
         check_one_game(actor.name, actor.config, "the agent", Played(game_table(agent.config), game, params))
     giver = game_giver((Actor("the agent", agent, state), actor))
-    limit = giver.config.time_limit if giver is actor and giver.config is not None else None
-    return actor_player(actor, game, params, sample)(actor.state), limit
+    return actor_player(actor, game, params, sample)(actor.state), actor.config if giver is actor else None
 
 
 def game_of(config: Config) -> tuple[Game, Any]:
@@ -181,23 +183,25 @@ def _against_fixed(config: Config) -> Versus | None:
 def game_table(config: Config) -> dict[str, Any]:
     """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game.
 
-    A `time_limit` of None leaves it to the other players: the agent's own counts only its own moves, as `make_base_game` says.
+    A rule of None is left to the other players: matches leave the wrappers of such an environment out, and a `time_limit` where
+    it counts only the agent's own moves (see `make_base_game`).
     """
     table = config_table(config)
     env = _against_fixed(config)
     if env is not None:
         of_env, of_game = (inspect.signature(type(x)).parameters for x in (env, env.env))
         env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
-        table |= {"env": env.env.name, "env_params": env_params}
-        if env.skips_turns:
-            table["time_limit"] = None
+        limit = None if env.skips_turns else table["time_limit"]
+        table |= {"env": env.env.name, "env_params": env_params, **dict.fromkeys(RULES), "time_limit": limit}
     return {field: table[field] for field in GAME_FIELDS}
 
 
 def game_giver(actors: Sequence[Actor]) -> Actor:
-    """Return the player whose game all of them play: the first agent with a say in its time limit, or else the first player."""
+    """Return the player whose game all of them play: the first of the agents that leave the fewest rules to others, or the first
+    player without agents."""
     tables = ((actor, game_table(actor.config)) for actor in actors if actor.config is not None)
-    return next((actor for actor, table in tables if table["time_limit"] is not None), actors[0])
+    left = [(actor, sum(table[rule] is None for rule in RULES)) for actor, table in tables]
+    return min(left, key=lambda x: x[1], default=(actors[0], 0))[0]
 
 
 class Played(NamedTuple):
@@ -236,9 +240,9 @@ def check_one_game(name: str, config: Config, other: str, expected: Played) -> N
     env, params = played.table["env"], (played.table["env_params"], expected.table["env_params"])
     if _classes(played.game) != _classes(expected.game):
         raise ConfigError(f"{name}: plays {env}, but {other} plays {expected.table['env']}: expected one game")
-    limits = [{"time_limit": x.table["time_limit"]} for x in (played, expected)]
-    limits = [{}, {}] if {"time_limit": None} in limits else limits
-    ours, first = (limit | dict(given) for limit, given in zip(limits, params, strict=True))
+    shared = [rule for rule in RULES if None not in (played.table[rule], expected.table[rule])]
+    rules = ({rule: x.table[rule] for rule in shared} for x in (played, expected))
+    ours, first = (given | dict(own) for given, own in zip(rules, params, strict=True))
     our_settings, settings = _settings(played), _settings(expected)
     for field in dict.fromkeys([*ours, *first, *our_settings]):
         if field in our_settings and field in settings:
@@ -246,7 +250,7 @@ def check_one_game(name: str, config: Config, other: str, expected: Played) -> N
         else:
             # A game that is named in another way has no table of such arguments.
             values = (ours.get(field, "its default"), first.get(field, "its default"))
-            differ = values[0] != values[1] and (field == "time_limit" or env == expected.table["env"])
+            differ = values[0] != values[1] and (field in RULES or env == expected.table["env"])
         if differ:
             raise ConfigError(
                 f"{name}: plays {env} with {field} = {shown(values[0])}, but {shown(values[1])} in {other}: expected one game"
@@ -254,11 +258,11 @@ def check_one_game(name: str, config: Config, other: str, expected: Played) -> N
 
 
 def _layers(game: Any) -> list[Any]:
-    """Return a game and the games or environments that it wraps, without its time limit and `end_on_nan`."""
+    """Return a game and the games or environments that it wraps, without what `RULES` and `end_on_nan` make of it."""
     layers = []
     while isinstance(game, Environment):
         # Players with and without `end_on_nan` play by the same rules.
-        if not isinstance(game, (GameTimeLimit, GameEndOnNaN)):
+        if not isinstance(game, (GameTimeLimit, GameEndOnNaN, GameStickyActions)):
             layers.append(game)
         game = getattr(game, "env", None)
     return layers

@@ -272,6 +272,8 @@ LEAGUES = {
     "league of scripted players and goals": rljax.LeagueConfig(
         env="tests.run.tiny_games:HabitGoals",
         env_params={"num_rounds": 7},
+        sticky_actions=0.25,
+        end_on_nan=True,
         num_envs=18,
         num_steps=5,
         num_slots=3,

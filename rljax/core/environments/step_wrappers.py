@@ -12,6 +12,7 @@ from rljax.core.environments.environment import COMPONENTS, METRICS, action_mask
 from rljax.core.environments.spaces import as_space
 from rljax.core.environments.wrappers import Wrapper, without_components
 from rljax.core.errors import ConfigError, check_int, shown
+from rljax.core.operations import trace_needed
 
 Stepped = tuple[Any, Any, jax.Array, jax.Array, dict[str, Any]]
 """Result of `step_env`: `(obs, state, reward, terminated, info)`."""
@@ -68,7 +69,7 @@ class ActionRepeat(Wrapper):
     """Take each action `times` times, or until the episode ends; the reward and its components are sums, all else is that of the
     last step taken.
 
-    A repeated action may be illegal by then, so environments with action masks are refused.
+    A repeated action may be illegal by then, so environments whose legal actions change are refused.
 
     Raises:
         ConfigError: `times` is not a whole number above 0.
@@ -103,9 +104,9 @@ class ActionRepeat(Wrapper):
 
 
 def _refuse_masks(wrapper: Wrapper, name: str, state: Any, params: Any) -> None:
-    """Refuse an environment with action masks; `state` is that of the environment inside."""
-    if action_mask_of(wrapper.env, state, params) is not None:
-        raise ConfigError(f"{name}: {wrapper.name} has action masks, and a repeated action may be illegal")
+    """Refuse an environment or a game whose legal actions depend on its state; `state` is that of the environment inside."""
+    if any(trace_needed(lambda s: action_mask_of(wrapper.env, s, params), state)[1]):
+        raise ConfigError(f"{name}: {wrapper.name} has action masks that change, and a repeated action may be illegal")
 
 
 class StickyState(NamedTuple):
@@ -118,7 +119,7 @@ class StickyActions(Wrapper):
     """Take the action of the step before again with a probability, whatever the policy chose; an episode's first action is never
     replaced (Machado et al., "Revisiting the Arcade Learning Environment", 2018, where the probability is .25).
 
-    A repeated action may be illegal by then, so environments with action masks are refused.
+    A repeated action may be illegal by then, so environments whose legal actions change are refused.
 
     Raises:
         ConfigError: the probability is not in [0, 1).
@@ -137,16 +138,24 @@ class StickyActions(Wrapper):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, StickyState]:
         obs, state = self.env.reset_env(key, params)
         _refuse_masks(self, "sticky_actions", state, params)
-        shapes = jax.eval_shape(as_space(self.env.action_space(params)).sample, key)
+        return obs, self._begun(state, params)
+
+    def _begun(self, env_state: Any, params: Any) -> StickyState:
+        """Return the state in which an episode begins, from that of the environment inside."""
+        shapes = jax.eval_shape(lambda: as_space(self.env.action_space(params)).sample(jax.random.key(0)))
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return obs, StickyState(state, none, jnp.asarray(False))
+        return StickyState(env_state, none, jnp.asarray(False))
 
     def step_env(self, key: jax.Array, state: StickyState, action: Any, params: Any) -> Stepped:
         stick_key, key = jax.random.split(key)
-        repeats = state.begun & (jax.random.uniform(stick_key) < self.probability)
-        action = jax.tree.map(lambda old, new: jnp.where(repeats, old, new).astype(old.dtype), state.action, action)
+        action = self._taken(stick_key, state.begun, state.action, action)
         obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params)
         return obs, StickyState(env_state, action, jnp.asarray(True)), reward, terminated, info
+
+    def _taken(self, key: jax.Array, begun: jax.Array, before: Any, chosen: Any) -> Any:
+        """Return the action that is taken: the one before, if there is one and by chance, or the one that was chosen."""
+        repeats = begun & (jax.random.uniform(key) < self.probability)
+        return jax.tree.map(lambda old, new: jnp.where(repeats, old, new).astype(old.dtype), before, chosen)
 
 
 ENDED_BY_NAN = "ended_by_nan"

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.core.environments.step_wrappers import EndOnNaN, EndOnNaNState, finite
-from rljax.core.games.game import RESULT
+from rljax.core.environments.step_wrappers import EndOnNaN, EndOnNaNState, StickyActions, StickyState, finite
+from rljax.core.games.game import RESULT, Game
 from rljax.core.games.game_wrappers import Step, WrappedGame
+from rljax.core.games.versus import where_players
 
 
 class GameEndOnNaN(EndOnNaN, WrappedGame):
@@ -34,3 +35,40 @@ class GameEndOnNaN(EndOnNaN, WrappedGame):
 
     def view(self, obs: Any) -> Any:
         return jax.tree.map(finite, obs)
+
+
+class _OwnSteps(WrappedGame):
+    """A game whose steps are other ones than those of the game inside, whose chance says nothing about them."""
+
+    @property
+    def gives_outcomes(self) -> bool:
+        return False
+
+    def chance(self, state: Any, action: Any, params: Any) -> jax.Array:
+        return Game.chance(self, state, action, params)
+
+
+class GameStickyActions(StickyActions, _OwnSteps):
+    """`StickyActions` for games: each player who moves takes the action of its own last move again, by a draw of its own."""
+
+    def __init__(self, game: Game, probability: float):
+        super().__init__(game, probability)
+        self.step_is_random = True
+
+    def _begun(self, env_state: Any, params: Any) -> StickyState:
+        _, *of_player = super()._begun(env_state, params)
+        return StickyState(env_state, *jax.tree.map(lambda x: jnp.stack([x] * self.num_players), of_player))
+
+    def step_env(self, key: jax.Array, state: StickyState, action: Any, params: Any) -> Step:
+        moves = self.to_move(state)
+        obs, after, *rest = super().step_env(key, state, action, params)
+        # The actions of players who are not to move are ignored, so they are not their last moves.
+        own = where_players(moves, after.action, state.action)
+        return obs, StickyState(after.env_state, own, state.begun | moves), *rest
+
+    def _taken(self, key: jax.Array, begun: jax.Array, before: Any, chosen: Any) -> Any:
+        return jax.vmap(super()._taken)(jax.random.split(key, self.num_players), begun, before, chosen)
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        states, probabilities = self.env.initial_states(params)
+        return jax.vmap(lambda state: self._begun(state, params))(states), probabilities

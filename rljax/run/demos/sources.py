@@ -22,6 +22,7 @@ from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
 from rljax.run.players import (
+    RULES,
     SELF,
     Actor,
     Played,
@@ -116,9 +117,9 @@ def find_cast(
 def _wrapped(game: Game, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that wrapped what was recorded, as an entry of dataset.json; nothing if there are none.
 
-    Of a game's fields only the time limit is there: players see their own views of what it gives.
+    Of a game's fields only those that change its rules are there: players see their own views of what it gives.
     """
-    names = WRAPPER_FIELDS if isinstance(game, Solo) else ("time_limit",)
+    names = WRAPPER_FIELDS if isinstance(game, Solo) else tuple(RULES)
     fields = {name: table[name] for name in names if table.get(name) not in (None, "none", False, {})}
     return {WRAPPERS: fields} if fields else {}
 
@@ -140,7 +141,7 @@ def _game(
         check_contract(made, params)
         name = env if isinstance(env, str) else made.name
         game = made if isinstance(made, Game) else Solo(made)
-        return game, params, name, {"env": name, "env_params": dict(env_params or {}), "time_limit": "none"}
+        return game, params, name, {"env": name, "env_params": dict(env_params or {}), **RULES}
     if actor.config.of_games or giver is not None:
         giver = giver or actor.config
         game, params = game_of(giver)

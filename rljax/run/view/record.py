@@ -22,7 +22,6 @@ from rljax.core.config import Config
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, strong, tree_where
 from rljax.core.environments.wrappers import EpisodeStatistics, can_render, flatten_observation
 from rljax.core.errors import ConfigError, check_bool_or_none, check_whole, first_line, how_to_install, shown
-from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import Player, Versus, advance_carry
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key
@@ -177,7 +176,7 @@ def record(
     check_whole(1, episodes=episodes, max_steps=max_steps)
     check_bool_or_none(deterministic=deterministic)
     deterministic = None if deterministic is None else bool(deterministic)  # NumPy's False is not False
-    opponent, limit = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
+    opponent, rules = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
     in_game = agent.config.of_games or opponent is not None
     if fps is None:
         fps = TURN_FPS if in_game and make_game(agent.config)[0].turn_gap else FPS
@@ -188,7 +187,7 @@ def record(
         raise ConfigError(f"fps = {fps:g}: a GIF plays at most {MAX_GIF_FPS} pictures per second; lower it or write an .mp4")
     if not gif:
         _check_encoder()
-    env, env_params = _scene(agent.config, opponent, limit)
+    env, env_params = _scene(agent.config, opponent, rules)
     rendered = can_render(env)
     start, advance = _make_player(agent, plays_greedily(env, deterministic), env, env_params, rendered, in_game)
     keys = [jax.random.fold_in(as_key(key), i) for i in range(episodes)]
@@ -211,13 +210,12 @@ def record(
     )
 
 
-def _scene(config: Config, opponent: Player | None, limit: int | None) -> tuple[Any, Any]:
-    """Return the environment to show, in which each step of a game is one, whoever moves, and its parameters; `limit` is the time
-    limit that the opponent brings.
+def _scene(config: Config, opponent: Player | None, rules: Config | None) -> tuple[Any, Any]:
+    """Return the environment to show, in which each step of a game is one, whoever moves, and its parameters; `rules` is the
+    configuration of the opponent if the game goes by its rules.
     """
     if opponent is not None:
-        game, params = make_game(config)
-        game = game if limit is None else GameTimeLimit(game, limit)
+        game, params = make_game(config, rules)
         return EpisodeStatistics(Versus(game, opponent, joint=False, every_move=True)), params
     # Observations are flattened only for the policy: a picture needs their true shape.
     config = config if config.of_games else with_pictures(config).replace(flatten_observations=False)

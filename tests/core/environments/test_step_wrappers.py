@@ -278,12 +278,8 @@ def test_games_refuse_them_in_one_line(changes: dict[str, Any]) -> None:
         rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", **changes))
 
 
-def test_games_refuse_them_in_one_line_also_in_a_batch_of_configurations() -> None:
-    def make(value: jax.Array) -> jax.Array:
-        rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", sticky_actions=value))
-        return value
-
-    with pytest.raises(
-        rljax.ConfigError, match=r"^sticky_actions: is for environments of one agent, and env = 'TicTacToe-v0' is a game"
-    ):
-        jax.eval_shape(jax.vmap(make), jnp.full(2, 0.5))
+def test_masks_that_do_not_change_leave_a_repeated_action_legal() -> None:
+    env, params = make_env("MultiDiscreteMatch-v0")
+    for wrapped in (wrappers.StickyActions(env, 0.25), wrappers.ActionRepeat(env, 2)):
+        _, state = wrapped.reset_env(jax.random.key(0), params)
+        assert wrapped.action_mask(state, params) is not None

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.collect.environments import make_game
+from rljax.core.environments.environment import EnvParams
+from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.core.environments.step_wrappers import EndOnNaNState
-from rljax.core.games.game_step_wrappers import GameEndOnNaN
-from rljax.core.games.game_wrappers import Step, WrappedGame
+from rljax.core.games.game import Game
+from rljax.core.games.game_step_wrappers import GameEndOnNaN, GameStickyActions
+from rljax.core.games.game_wrappers import GameTimeLimit, Step, WrappedGame
+from rljax.core.games.versus import Versus
 from rljax.envs import make_env
-from rljax.run.players import check_one_game, played_game
+from rljax.league.game_tree import game_tree
+from rljax.planning.mcts import check_searchable
+from rljax.run.players import Actor, check_one_game, game_giver, played_game
 
 KEY = jax.random.key(0)
 
@@ -98,3 +105,161 @@ def test_players_with_and_without_end_on_nan_meet() -> None:
     configs = [rljax.SelfPlayConfig(env=make_env("TicTacToe-v0")[0], end_on_nan=given) for given in (True, False)]
     for config, other in (configs, configs[::-1]):
         check_one_game("one", config, "other", played_game(other))
+
+
+class Echo(Game):
+    """Three players are told the time, as whose action each one's is reported: all at once, or player 0, 1 and 2 in turn."""
+
+    num_players = 3
+
+    def __init__(self, turns: bool = False, heads: bool = False):
+        self.turns, self.heads = turns, heads
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, 100.0, (1,))
+
+    def action_space(self, params: Any) -> Any:
+        return Dict({"way": Discrete(1000), "far": Discrete(1000)}) if self.heads else Discrete(10)
+
+    @property
+    def all_move(self) -> bool:
+        return not self.turns
+
+    def to_move(self, state: Any) -> jax.Array:
+        return jnp.arange(3) == state % 3 if self.turns else jnp.ones(3, bool)
+
+    def observe(self, state: Any, params: Any) -> jax.Array:
+        return jnp.full((3, 1), state, jnp.float32)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        return self.observe(0, params), jnp.zeros((), jnp.int32)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Step:
+        reward = jnp.zeros(3) if self.heads else jnp.asarray(action - jnp.mean(action), jnp.float32)
+        return self.observe(state + 1, params), state + 1, reward, state >= 59, {"action": action}
+
+
+def played_at_random(game: Game, num_games: int) -> tuple[Any, Any]:
+    """Return what the players of an `Echo` chose at random, and what they did, leaves `[G, 60, P]`."""
+
+    def play(key: jax.Array) -> Any:
+        def step(state: Any, keys: jax.Array) -> tuple[Any, Any]:
+            space = game.action_space(EnvParams())
+            choice = jax.vmap(space.sample)(jax.random.split(keys[0], 3))
+            _, state, _, _, info = game.step_env(keys[1], state, choice, EnvParams())
+            return state, (choice, info["action"])
+
+        return jax.lax.scan(step, game.reset_env(key, EnvParams())[1], jax.random.split(key, (60, 2)))[1]
+
+    found: tuple[Any, Any] = jax.tree.map(np.asarray, jax.jit(jax.vmap(play))(jax.random.split(KEY, num_games)))
+    return found
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_a_sticky_action_is_that_of_ones_own_last_move(turns: bool) -> None:
+    probability = 0.3
+    chosen, done = played_at_random(GameStickyActions(Echo(turns), probability), 500)
+    differs = []
+    for player in range(3):
+        own = slice(player if turns else 0, None, 3 if turns else 1)  # the steps in which it moves
+        choice, action = chosen[:, own, player], done[:, own, player]
+        np.testing.assert_array_equal(action[:, 0], choice[:, 0])
+        differs.append(action[:, 1:] != choice[:, 1:])
+        np.testing.assert_array_equal(action[:, 1:][differs[-1]], action[:, :-1][differs[-1]])
+    # Of the repeated actions, a tenth are what was chosen anyway.
+    np.testing.assert_allclose(np.mean(differs, axis=(1, 2)), probability * 0.9, atol=0.015)
+    assert abs(np.corrcoef(differs[0].ravel(), differs[1].ravel())[0, 1]) < 0.04
+
+
+def test_the_heads_of_an_action_stick_together() -> None:
+    chosen, done = played_at_random(GameStickyActions(Echo(heads=True), 0.5), 50)
+    way, far = (done[name][:, 1:] != chosen[name][:, 1:] for name in ("way", "far"))
+    assert way.mean() == pytest.approx(0.5, abs=0.03)
+    assert (way == far).mean() > 0.99  # equal by chance once in 1000
+
+
+def test_sticky_actions_of_games_refuse_only_masks_that_change() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^sticky_actions: TicTacToe-v0 has action masks that change, and a repeated"):
+        rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", sticky_actions=0.25))
+    for env in ("Territory-v0", "BiasedRPS-v0", "race:Pendulum-v1"):
+        assert make_game(rljax.SelfPlayConfig(env=env, sticky_actions=0.25))[0].step_is_random
+
+
+def test_exact_trees_and_searches_refuse_sticky_actions() -> None:
+    game, params = make_env("KuhnPoker-v0")
+    with pytest.raises(rljax.ConfigError, match="its steps are random, and it does not say how: an exact tree needs"):
+        game_tree(GameStickyActions(game, 0.25), params)
+    with pytest.raises(rljax.ConfigError, match="its steps are random, and it does not say how: define chance"):
+        check_searchable(GameStickyActions(InTurn(), 0.25))
+
+
+class InTurn(Game):
+    """Two players take turns at adding 0 or 1; whoever reaches 3 wins. A game without masks that can be searched."""
+
+    @property
+    def turn_gap(self) -> int:
+        return 1
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(0.0, 10.0, (2,))
+
+    def action_space(self, params: Any) -> Discrete:
+        return Discrete(2)
+
+    def to_move(self, state: Any) -> jax.Array:
+        return jnp.arange(2) == state[1] % 2
+
+    def observe(self, state: Any, params: Any) -> jax.Array:
+        return jnp.stack([state, state]).astype(jnp.float32)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
+        state = jnp.zeros(2, jnp.int32)
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Step:
+        mover = state[1] % 2
+        state = jnp.stack([state[0] + action[mover], state[1] + 1])
+        won = state[0] >= 3
+        return self.observe(state, params), state, jnp.where(won, 1.0, 0.0) * jnp.where(jnp.arange(2) == mover, 1, -1), won, {}
+
+
+def test_a_game_without_sticky_actions_can_be_searched() -> None:
+    check_searchable(InTurn())
+
+
+@pytest.mark.slow
+def test_a_batch_of_configurations_may_differ_in_sticky_actions() -> None:
+    config = rljax.SelfPlayConfig(env="Territory-v0", num_envs=4, num_steps=8, num_minibatches=2, total_timesteps=64)
+
+    def train(sticky: jax.Array) -> Any:
+        return rljax.make_train(config.replace(sticky_actions=sticky))(KEY).state.params
+
+    both = jax.jit(jax.vmap(train))(jnp.array([0.0, 0.9]))
+    alone = jax.jit(rljax.make_train(config.replace(sticky_actions=0.9)))(KEY).state.params
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x[1], y, rtol=1e-3, atol=1e-4), both, alone)
+    assert any(not np.allclose(x[0], x[1], atol=1e-3) for x in jax.tree.leaves(both))
+
+
+def test_players_with_other_sticky_actions_play_another_game() -> None:
+    sticky, more, plain = (rljax.SelfPlayConfig(env="Territory-v0", sticky_actions=x) for x in (0.25, 0.5, None))
+    check_one_game("one", sticky, "other", played_game(sticky.replace(seed=1)))
+    for config, told in ((more, "0.5"), (plain, "'none'")):
+        expected = f"^one: plays Territory-v0 with sticky_actions = {told}, but 0.25 in other: expected one game"
+        with pytest.raises(rljax.ConfigError, match=expected):
+            check_one_game("one", config, "other", played_game(sticky))
+
+
+def test_an_agent_of_one_player_leaves_sticky_actions_to_the_others() -> None:
+    game, _ = make_env("race:Pendulum-v1")
+    alone = rljax.PPOConfig(env=Versus(game), sticky_actions=0.5, time_limit=7)
+    sticky = rljax.SelfPlayConfig(env=game, sticky_actions=0.25, time_limit=7)
+    made, _ = make_game(alone)
+    assert isinstance(made, GameTimeLimit)
+    assert made.env is game
+    for config, other in ((alone, sticky), (sticky, alone)):
+        check_one_game("one", config, "other", played_game(other))
+    actors = [Actor(config.algorithm, rljax.make_agent(config)) for config in (alone, sticky)]
+    assert game_giver(actors) is actors[1]
+    made, _ = make_game(alone, sticky)
+    assert isinstance(made.env, GameStickyActions)
+    assert made.env.probability == 0.25
