@@ -27,7 +27,7 @@ from rljax.core.environments.wrappers import (
 )
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game
-from rljax.core.games.game_step_wrappers import GameEndOnNaN, GameStickyActions
+from rljax.core.games.game_step_wrappers import GameActionRepeat, GameEndOnNaN, GameStickyActions
 from rljax.core.games.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
 from rljax.core.games.versus import Versus
 from rljax.envs import game_ids, resolve_env
@@ -117,7 +117,7 @@ def with_steps(env: Any, env_params: Any, config: Config) -> Any:
 
 
 _OF_ENVIRONMENTS: tuple[Any, ...] = (EndOnNaN, StickyActions, ActionRepeat, TimeLimit)
-_OF_GAMES: tuple[Any, ...] = (GameEndOnNaN, GameStickyActions, ActionRepeat, GameTimeLimit)
+_OF_GAMES: tuple[Any, ...] = (GameEndOnNaN, GameStickyActions, GameActionRepeat, GameTimeLimit)
 
 
 def _check_levels_apart(config: Config) -> None:
@@ -165,13 +165,15 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    for name in ("randomize", "action_repeat", "frame_stack"):
+    for name in ("randomize", "frame_stack"):
         value = getattr(config, name)
         # A number in a batch of configurations may be traced, which has no truth.
         if config.of_games and (isinstance(value, jax.Array) or value):
             raise ConfigError(f"{name}: is for environments of one agent, and env = {game.name!r} is a game of several players")
     for name in ("action_repeat", "frame_stack"):
-        if (getattr(config, name) or 1) > 1:  # in a match a player decides at every move, by what it sees then
+        if (
+            not config.of_games and (getattr(config, name) or 1) > 1
+        ):  # in a match a player decides at every move, by what it sees then
             raise ConfigError(
                 f"{name} = {getattr(config, name)}: an agent that was trained with it against a fixed player cannot play matches "
                 f"of {game.name}; agents for matches are trained without it"

@@ -22,7 +22,7 @@ from rljax.core.config_files import config_table
 from rljax.core.environments.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, is_whole, shown
 from rljax.core.games.game import Game
-from rljax.core.games.game_step_wrappers import GameEndOnNaN, GameStickyActions
+from rljax.core.games.game_step_wrappers import GameActionRepeat, GameEndOnNaN, GameStickyActions
 from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import Player, Versus, random_player, without_view
 from rljax.core.plain import is_object
@@ -40,7 +40,7 @@ MCTS_SIMULATIONS = 100
 SELF = "self"
 """Name of the opponent that is the player itself."""
 
-RULES: Mapping[str, Any] = {"time_limit": "none", "sticky_actions": "none"}
+RULES: Mapping[str, Any] = {"time_limit": "none", "sticky_actions": "none", "action_repeat": "none"}
 """Fields of configurations that change the rules of a game, with their values in the table of a configuration without them."""
 
 GAME_FIELDS = ("env", "env_params", *RULES)
@@ -262,7 +262,7 @@ def _layers(game: Any) -> list[Any]:
     layers = []
     while isinstance(game, Environment):
         # Players with and without `end_on_nan` play by the same rules.
-        if not isinstance(game, (GameTimeLimit, GameEndOnNaN, GameStickyActions)):
+        if not isinstance(game, (GameTimeLimit, GameEndOnNaN, GameStickyActions, GameActionRepeat)):
             layers.append(game)
         game = getattr(game, "env", None)
     return layers

@@ -273,6 +273,7 @@ LEAGUES = {
         env="tests.run.tiny_games:HabitGoals",
         env_params={"num_rounds": 7},
         sticky_actions=0.25,
+        action_repeat=2,
         end_on_nan=True,
         num_envs=18,
         num_steps=5,

@@ -86,7 +86,7 @@ class ActionRepeat(Wrapper):
         return obs, state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Stepped:
-        keys = jax.random.split(key, self.times)
+        keys, first = jax.random.split(key, self.times), state
 
         def take(key: jax.Array, state: Any) -> tuple[Any, ...]:
             obs, state, reward, terminated, info = self.env.step_env(key, state, action, params)
@@ -94,13 +94,17 @@ class ActionRepeat(Wrapper):
 
         def again(before: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], None]:
             _, state, total, terminated, info_before = before
-            over = terminated | self.env.is_truncated(state, params)
+            over = terminated | self._stops(first, state, params)
             obs, state, reward, terminated, info = take(key, state)
             info = _map_components(jnp.add, info, info_before)
             return tree_where(over, before, (obs, state, total + reward, terminated, info)), None
 
         result: Stepped = jax.lax.scan(again, take(keys[0], state), keys[1:])[0]
         return result
+
+    def _stops(self, first: Any, state: Any, params: Any) -> jax.Array:
+        """Return whether an action that was first taken in the state `first` is not to be taken in another one again."""
+        return self.env.is_truncated(state, params)
 
 
 def _refuse_masks(wrapper: Wrapper, name: str, state: Any, params: Any) -> None:

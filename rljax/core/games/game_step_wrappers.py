@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.core.environments.step_wrappers import EndOnNaN, EndOnNaNState, StickyActions, StickyState, finite
+from rljax.core.environments.step_wrappers import ActionRepeat, EndOnNaN, EndOnNaNState, StickyActions, StickyState, finite
+from rljax.core.errors import ConfigError
 from rljax.core.games.game import RESULT, Game
 from rljax.core.games.game_wrappers import Step, WrappedGame
 from rljax.core.games.versus import where_players
@@ -72,3 +73,25 @@ class GameStickyActions(StickyActions, _OwnSteps):
     def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
         states, probabilities = self.env.initial_states(params)
         return jax.vmap(lambda state: self._begun(state, params))(states), probabilities
+
+
+class GameActionRepeat(ActionRepeat, _OwnSteps):
+    """`ActionRepeat` for games in which several players move at a step: the actions of all are taken again, until the game ends
+    or a player is to move who was not at first.
+
+    Raises:
+        ConfigError: `times` is not a whole number above 0, or players take turns.
+    """
+
+    def __init__(self, game: Game, times: int):
+        super().__init__(game, times)
+        if times > 1 and game.turn_gap:
+            raise ConfigError(
+                f"action_repeat = {times}: players of {game.name} take turns, so the next step is another player's; expected "
+                "none, or a game in which several move at once"
+            )
+        self.step_is_random = game.step_is_random or game.gives_outcomes
+
+    def _stops(self, first: Any, state: Any, params: Any) -> jax.Array:
+        asked = self.to_move(state) & ~self.to_move(first)
+        return super()._stops(first, state, params) | jnp.any(asked)

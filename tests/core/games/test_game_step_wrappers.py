@@ -15,7 +15,7 @@ from rljax.core.environments.environment import EnvParams
 from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.core.environments.step_wrappers import EndOnNaNState
 from rljax.core.games.game import Game
-from rljax.core.games.game_step_wrappers import GameEndOnNaN, GameStickyActions
+from rljax.core.games.game_step_wrappers import GameActionRepeat, GameEndOnNaN, GameStickyActions
 from rljax.core.games.game_wrappers import GameTimeLimit, Step, WrappedGame
 from rljax.core.games.versus import Versus
 from rljax.envs import make_env
@@ -240,13 +240,14 @@ def test_a_batch_of_configurations_may_differ_in_sticky_actions() -> None:
     assert any(not np.allclose(x[0], x[1], atol=1e-3) for x in jax.tree.leaves(both))
 
 
-def test_players_with_other_sticky_actions_play_another_game() -> None:
-    sticky, more, plain = (rljax.SelfPlayConfig(env="Territory-v0", sticky_actions=x) for x in (0.25, 0.5, None))
-    check_one_game("one", sticky, "other", played_game(sticky.replace(seed=1)))
-    for config, told in ((more, "0.5"), (plain, "'none'")):
-        expected = f"^one: plays Territory-v0 with sticky_actions = {told}, but 0.25 in other: expected one game"
+@pytest.mark.parametrize(("field", "one", "more"), [("sticky_actions", 0.25, 0.5), ("action_repeat", 2, 3)])
+def test_players_with_other_steps_play_another_game(field: str, one: Any, more: Any) -> None:
+    config = rljax.SelfPlayConfig(env="Territory-v0", **{field: one})
+    check_one_game("one", config, "other", played_game(config.replace(seed=1)))
+    for value, told in ((more, str(more)), (None, "'none'")):
+        expected = f"^one: plays Territory-v0 with {field} = {told}, but {one} in other: expected one game"
         with pytest.raises(rljax.ConfigError, match=expected):
-            check_one_game("one", config, "other", played_game(sticky))
+            check_one_game("one", config.replace(**{field: value}), "other", played_game(config))
 
 
 def test_an_agent_of_one_player_leaves_sticky_actions_to_the_others() -> None:
@@ -263,3 +264,66 @@ def test_an_agent_of_one_player_leaves_sticky_actions_to_the_others() -> None:
     made, _ = make_game(alone, sticky)
     assert isinstance(made.env, GameStickyActions)
     assert made.env.probability == 0.25
+
+
+class Counted(WrappedGame):
+    """An `Echo` whose rewards are 1 and the number of steps so far, by component, and whose result is that number."""
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Step:
+        obs, state, _, terminated, _ = self.env.step_env(key, state, action, params)
+        parts = {"one": jnp.ones(3), "time": jnp.full(3, state, jnp.float32)}
+        return obs, state, sum(parts.values()), terminated, {"reward_components": parts, "result": parts["time"]}
+
+
+def test_the_actions_of_all_players_are_repeated_until_the_game_ends() -> None:
+    game = GameTimeLimit(GameActionRepeat(Counted(Echo()), 7), 100)
+    _, state = game.reset_env(KEY, EnvParams())
+    step = jax.jit(lambda state, action: game.step_env(KEY, state, action, EnvParams()))
+    for first in range(1, 60, 7):
+        times = range(first, min(first + 7, 61))
+        obs, state, reward, terminated, info = step(state, jnp.arange(3))
+        np.testing.assert_array_equal(obs, np.full((3, 1), times[-1]))
+        np.testing.assert_array_equal(info["reward_components"]["one"], [len(times)] * 3)
+        np.testing.assert_array_equal(info["reward_components"]["time"], [sum(times)] * 3)
+        np.testing.assert_array_equal(reward, [len(times) + sum(times)] * 3)
+        np.testing.assert_array_equal(info["result"], [times[-1]] * 3)
+        assert terminated == (times[-1] == 60)
+    assert state.elapsed == 9, "time limits count actions"
+
+
+class Joins(Echo):
+    """An `Echo` in which players 0 and 1 move at first, from time 2 on only player 0, and from time 4 on all."""
+
+    all_move = False  # type: ignore[assignment]
+    turn_gap = 0  # type: ignore[assignment]
+
+    def to_move(self, state: Any) -> jax.Array:
+        return jnp.array([True, False, False]) | (state < 2) & (jnp.arange(3) < 2) | (state >= 4)
+
+
+def test_actions_are_not_repeated_for_a_player_who_has_not_chosen() -> None:
+    game = GameActionRepeat(Joins(), 5)
+    _, state = game.reset_env(KEY, EnvParams())
+    times = []
+    for _ in range(3):
+        _, state, *_ = game.step_env(KEY, state, jnp.arange(3), EnvParams())
+        times.append(int(state))
+    assert times == [4, 9, 14]
+
+
+def test_action_repeat_refuses_turns_and_masks() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^action_repeat = 2: players of KuhnPoker-v0 take turns, so the next step is"):
+        rljax.make_agent(rljax.SelfPlayConfig(env="KuhnPoker-v0", action_repeat=2))
+    env, params = make_env("race:MaskedBandit-v0")
+    with pytest.raises(rljax.ConfigError, match=r"^action_repeat: race:MaskedBandit-v0 has action masks that change"):
+        GameActionRepeat(env, 2).reset_env(KEY, params)
+
+
+def test_a_repeated_step_hides_the_outcomes_of_chance() -> None:
+    class Dice(Counted):
+        gives_outcomes = True  # type: ignore[assignment]
+
+    assert not GameActionRepeat(Counted(Echo()), 2).step_is_random
+    repeated = GameActionRepeat(Dice(Echo()), 2)
+    assert repeated.step_is_random
+    assert not repeated.gives_outcomes
