@@ -165,7 +165,7 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    for name in ("randomize", "frame_stack"):
+    for name in ("frame_stack",):
         value = getattr(config, name)
         # A number in a batch of configurations may be traced, which has no truth.
         if config.of_games and (isinstance(value, jax.Array) or value):

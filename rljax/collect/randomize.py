@@ -13,6 +13,8 @@ from rljax.core.environments.environment import field_names, outside_bounds, wit
 from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.games.chance import step_shapes
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import Step, WrappedGame
 
 
 class RandomizedState(NamedTuple):
@@ -41,6 +43,9 @@ class RandomizeParams(Wrapper):
     def inner(self, state: RandomizedState) -> Any:
         return state.env_state
 
+    def inner_params(self, state: RandomizedState, params: Any) -> Any:
+        return with_fields(params, state.drawn)
+
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, RandomizedState]:
         draw_key, key = jax.random.split(key)
         keys = jax.random.split(draw_key, len(self.ranges))
@@ -54,18 +59,24 @@ class RandomizeParams(Wrapper):
         self, key: jax.Array, state: RandomizedState, action: Any, params: Any
     ) -> tuple[Any, RandomizedState, jax.Array, jax.Array, dict[str, Any]]:
         obs, env_state, reward, terminated, info = self.env.step_env(
-            key, state.env_state, action, with_fields(params, state.drawn)
+            key, state.env_state, action, self.inner_params(state, params)
         )
         return obs, RandomizedState(env_state, state.drawn), reward, terminated, info
 
-    def is_truncated(self, state: RandomizedState, params: Any) -> jax.Array:
-        return super().is_truncated(state, with_fields(params, state.drawn))
 
-    def action_mask(self, state: RandomizedState, params: Any) -> jax.Array | None:
-        return super().action_mask(state, with_fields(params, state.drawn))
+class GameRandomizeParams(RandomizeParams, WrappedGame):
+    """`RandomizeParams` for games: all players of a game have the same parameters, which only scripted players know."""
 
-    def render(self, state: RandomizedState, params: Any) -> jax.Array:
-        return super().render(state, with_fields(params, state.drawn))
+    def __init__(self, game: Game, ranges: Mapping[str, tuple[float, float]]):
+        super().__init__(game, ranges)
+        self.hides_state = True
+
+    def step_outcome(self, state: RandomizedState, action: Any, outcome: jax.Array, params: Any) -> Step:
+        obs, env_state, *rest = self.env.step_outcome(state.env_state, action, outcome, self.inner_params(state, params))
+        return obs, RandomizedState(env_state, state.drawn), *rest
+
+    def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
+        raise NotImplementedError(f"{self.name} with randomize does not enumerate its initial states")
 
 
 def _draw(key: jax.Array, default: Any, low: float, high: float) -> jax.Array:
@@ -76,7 +87,7 @@ def _draw(key: jax.Array, default: Any, low: float, high: float) -> jax.Array:
 
 
 def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
-    """Return the environment with the parameters that a configuration's `randomize` names drawn for each episode.
+    """Return the environment or game with the parameters that a configuration's `randomize` names drawn for each episode.
 
     Raises:
         ConfigError: there is no such parameter, a range is none, or the environment cannot take it anew for each episode.
@@ -84,7 +95,7 @@ def randomized(env: Any, env_params: Any, table: Mapping[str, Any]) -> Any:
     ranges = {name: _range(env, env_params, name, bounds) for name, bounds in table.items()}
     for values in _corners(env_params, ranges):
         _check_spaces(env, with_fields(env_params, values))
-    wrapped = RandomizeParams(env, ranges)
+    wrapped = GameRandomizeParams(env, ranges) if isinstance(env, Game) else RandomizeParams(env, ranges)
     try:
         state, action, key = step_shapes(wrapped, env_params)
         jax.eval_shape(lambda k, s, a: wrapped.step_env(k, s, a, env_params), key, state, action)

@@ -31,7 +31,7 @@ from rljax.collect.streams import flat_steps
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.config import algorithm, leaf, static
 from rljax.core.environments.environment import step_or_restart
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game, side_rewards
 from rljax.core.keys import as_key, draw
 from rljax.core.state import State, per_environment
@@ -81,6 +81,11 @@ class AlphaZeroConfig(OnPolicyConfig):
         for name in ("clip_rewards", "scale_rewards"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name} = {getattr(self, name)}: AlphaZero learns from results as they are, expected none")
+        for name, given in (("randomize", bool(self.randomize)), ("sticky_actions", self.sticky_actions is not None)):
+            if given:
+                raise ConfigError(
+                    f"{name} = {shown(getattr(self, name))}: a search does not foresee what is drawn, expected none"
+                )
 
 
 class AlphaZeroParts(NamedTuple):

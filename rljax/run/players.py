@@ -16,6 +16,7 @@ import numpy as np
 
 from rljax.collect.environments import make_base_game
 from rljax.collect.games.matches import policy_player
+from rljax.collect.randomize import GameRandomizeParams
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config, env_name
 from rljax.core.config_files import config_table
@@ -40,7 +41,7 @@ MCTS_SIMULATIONS = 100
 SELF = "self"
 """Name of the opponent that is the player itself."""
 
-RULES: Mapping[str, Any] = {"time_limit": "none", "sticky_actions": "none", "action_repeat": "none"}
+RULES: Mapping[str, Any] = {"randomize": {}, "sticky_actions": "none", "action_repeat": "none", "time_limit": "none"}
 """Fields of configurations that change the rules of a game, with their values in the table of a configuration without them."""
 
 GAME_FIELDS = ("env", "env_params", *RULES)
@@ -262,7 +263,7 @@ def _layers(game: Any) -> list[Any]:
     layers = []
     while isinstance(game, Environment):
         # Players with and without `end_on_nan` play by the same rules.
-        if not isinstance(game, (GameTimeLimit, GameEndOnNaN, GameStickyActions, GameActionRepeat)):
+        if not isinstance(game, (GameRandomizeParams, GameEndOnNaN, GameStickyActions, GameActionRepeat, GameTimeLimit)):
             layers.append(game)
         game = getattr(game, "env", None)
     return layers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,15 @@ import pytest
 
 import rljax
 from rljax import wrappers
-from rljax.collect.environments import make_evaluation_env
+from rljax.collect.environments import make_evaluation_env, make_game
+from rljax.collect.randomize import GameRandomizeParams, randomized
+from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.games.game import Game, RememberingScript, ScriptedPlayer
+from rljax.core.games.game_wrappers import GameTimeLimit, Step
 from rljax.envs import make_env
+from rljax.league.game_tree import game_tree
+from rljax.planning.mcts import check_searchable
+from rljax.run.players import check_one_game, played_game
 
 
 @pytest.mark.slow
@@ -103,3 +111,129 @@ def test_levels_and_randomisation_go_together() -> None:
     agent = rljax.make_agent(config)
     _, metrics = jax.jit(agent.step)(agent.init(jax.random.key(0)))
     assert 2.0 <= float(metrics["episode/length"]) <= 3.0
+
+
+class Weight(NamedTuple):
+    weight: float = 0.5
+    num_steps: int = 4
+
+
+class Weighing(Game):
+    """Two players take turns; whatever is asked of it answers with the parameter `weight`, which also is the probability of the
+    outcome 1."""
+
+    @property
+    def name(self) -> str:
+        return "Weighing"
+
+    @property
+    def default_params(self) -> Weight:
+        return Weight()
+
+    @property
+    def scripted(self) -> Mapping[str, ScriptedPlayer]:
+        def plain(key: jax.Array, state: Any, params: Weight) -> jax.Array:
+            return jnp.full(2, params.weight)
+
+        def act(key: jax.Array, state: Any, params: Weight, carry: Any) -> Any:
+            return jnp.full(2, params.weight), jnp.zeros(2)
+
+        return {"plain": plain, "remembers": RememberingScript(act)}
+
+    def observation_space(self, params: Weight) -> Box:
+        return Box(0.0, 1.0, (1,))
+
+    def action_space(self, params: Weight) -> Discrete:
+        return Discrete(2)
+
+    def to_move(self, state: Any) -> jax.Array:
+        return jnp.arange(2) == state % 2
+
+    def action_mask(self, state: Any, params: Weight) -> jax.Array:
+        return jnp.stack([jnp.array([True, True]), jnp.array([True, params.weight > 0.5])])
+
+    def observe(self, state: Any, params: Weight) -> jax.Array:
+        return jnp.full((2, 1), params.weight, jnp.float32)
+
+    def text(self, state: Any, params: Weight, player: int) -> str:
+        return f"{float(params.weight):.3f}"
+
+    def render(self, state: Any, params: Weight) -> jax.Array:
+        return jnp.full((2, 2, 3), 255 * params.weight).astype(jnp.uint8)
+
+    def chance(self, state: Any, action: Any, params: Weight) -> jax.Array:
+        return jnp.stack([1.0 - params.weight, params.weight])
+
+    def reset_env(self, key: jax.Array, params: Weight) -> tuple[Any, Any]:
+        return self.observe(0, params), jnp.zeros((), jnp.int32)
+
+    def step_outcome(self, state: Any, action: Any, outcome: jax.Array, params: Weight) -> Step:
+        reward = params.weight * jnp.array([1.0, -1.0])
+        return self.observe(state, params), state + 1, reward, state + 1 >= params.num_steps, {}
+
+
+def test_whatever_is_asked_of_a_game_is_asked_with_the_parameters_of_that_game() -> None:
+    game = GameTimeLimit(randomized(Weighing(), Weight(), {"weight": [0.0, 1.0], "num_steps": [2, 3]}), 100)
+    params, limits = game.default_params, set()
+    for number in range(8):
+        key = jax.random.key(number)
+        obs, state = game.reset_env(key, params)
+        weight, limit = (float(state.env_state.drawn[name]) for name in ("weight", "num_steps"))
+        limits.add((weight, limit))
+        over, steps, action = False, 0, jnp.zeros(2, jnp.int32)
+        while not over:
+            for told in (obs, game.observe(state, params)):
+                np.testing.assert_allclose(told, weight)
+            np.testing.assert_allclose(game.chance(state, action, params), [1 - weight, weight], rtol=1e-6)
+            assert bool(game.action_mask(state, params)[1, 1]) == (weight > 0.5)
+            assert game.text(state, params, 0) == f"{weight:.3f}"
+            assert game.render(state, params)[0, 0, 0] == int(255 * weight)
+            np.testing.assert_allclose(game.scripted["plain"](key, state, params), weight)
+            np.testing.assert_allclose(game.scripted["remembers"].act(key, state, params, None)[0], weight)
+            given = game.step_outcome(state, action, jnp.int32(1), params)
+            obs, state, reward, over, _ = game.step_env(key, state, action, params)
+            jax.tree.map(np.testing.assert_array_equal, given[:4], (obs, state, reward, over))
+            np.testing.assert_allclose(reward, [weight, -weight], rtol=1e-6)
+            steps += 1
+        assert steps == limit
+    assert len(limits) == 8
+    assert {limit for _, limit in limits} == {2, 3}
+
+
+def test_searches_and_exact_trees_refuse_games_whose_parameters_are_drawn() -> None:
+    config = rljax.SelfPlayConfig(env="HabitRPS-v0", randomize={"num_rounds": [2, 3]})
+    game, params = make_game(config)
+    assert isinstance(game, GameRandomizeParams)
+    with pytest.raises(
+        rljax.ConfigError, match=r"^HabitRPS-v0 with randomize does not enumerate its initial states, which an exact"
+    ):
+        game_tree(game, params)
+    with pytest.raises(rljax.ConfigError, match="Weighing: hides a part of its state, which a search would see"):
+        check_searchable(randomized(Weighing(), Weight(), {"weight": [0.0, 1.0]}))
+
+
+def test_players_for_whom_other_parameters_are_drawn_play_another_game() -> None:
+    config = rljax.SelfPlayConfig(env="HabitRPS-v0", randomize={"num_rounds": [3, 6]})
+    check_one_game("one", config.replace(seed=3, randomize={"num_rounds": (3, 6)}), "other", played_game(config))
+    for other, told in (({"num_rounds": [3, 7]}, r".'num_rounds': \[3, 7\]."), ({}, "{}")):
+        expected = rf"^one: plays HabitRPS-v0 with randomize = {told}, but .'num_rounds': \[3, 6\]. in other: expected one game"
+        with pytest.raises(rljax.ConfigError, match=expected):
+            check_one_game("one", config.replace(randomize=other), "other", played_game(config))
+
+
+@pytest.mark.slow
+def test_leagues_draw_anew_in_every_game_and_scripted_players_know_it() -> None:
+    small = {"num_envs": 32, "num_steps": 32, "num_minibatches": 1, "num_epochs": 1}
+    table = {"num_rounds": [3, 6], "habit": [1.0, 1.0]}
+    config = rljax.LeagueConfig(
+        env="HabitRPS-v0", randomize=table, num_slots=2, scripted=("rock",), pool_size=6, main_exploiters=0,
+        league_exploiters=0, snapshot_every=10**6, snapshot_timeout=10**6, ent_coef=0.0, learning_rate=0.03, **small,
+    )  # fmt: skip
+    agent = rljax.make_agent(config)
+    state, metrics = agent.init(jax.random.key(0)), None
+    step = jax.jit(agent.step)
+    for _ in range(20):
+        state, metrics = step(state)
+    assert 3.6 < float(metrics["episode/length"]) < 5.4
+    # By default, rock is shown in 6 of 10 rounds only.
+    assert float(metrics["league/win_rate_scripted"]) > 0.95

@@ -272,6 +272,7 @@ LEAGUES = {
     "league of scripted players and goals": rljax.LeagueConfig(
         env="tests.run.tiny_games:HabitGoals",
         env_params={"num_rounds": 7},
+        randomize={"habit": [0.4, 0.9], "num_rounds": [5, 9]},
         sticky_actions=0.25,
         action_repeat=2,
         end_on_nan=True,

@@ -73,6 +73,9 @@ class Levels(Wrapper):
     def inner(self, state: LevelState) -> Any:
         return state.env_state
 
+    def inner_params(self, state: LevelState, params: LevelParams) -> Any:
+        return params.of(state.level)
+
     def reset_env(self, key: jax.Array, params: LevelParams) -> tuple[Any, LevelState]:
         level_key, key = jax.random.split(key)
         level = params.draw(level_key)
@@ -91,20 +94,11 @@ class Levels(Wrapper):
             {**info, LEVEL: state.level, LEVEL_SCORE: state.score},
         )
 
-    def is_truncated(self, state: LevelState, params: LevelParams) -> jax.Array:
-        return super().is_truncated(state, params.of(state.level))
-
     def observation_space(self, params: LevelParams) -> Any:
         return super().observation_space(params.base)
 
     def action_space(self, params: LevelParams) -> Any:
         return super().action_space(params.base)
-
-    def action_mask(self, state: LevelState, params: LevelParams) -> jax.Array | None:
-        return super().action_mask(state, params.of(state.level))
-
-    def render(self, state: LevelState, params: LevelParams) -> jax.Array:
-        return super().render(state, params.of(state.level))
 
 
 def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelParams]:

@@ -18,7 +18,8 @@ from rljax.core.errors import ConfigError, check_int, shown
 
 
 class Wrapper(Environment):
-    """Delegate everything to `env`; `inner(state)` is the wrapped environment's part of a wrapped state."""
+    """Delegate everything to `env`; `inner(state)` is the wrapped environment's part of a wrapped state, and `inner_params(state,
+    params)` are the parameters that it has there."""
 
     def __init__(self, env: Any):
         if isinstance(env, (str, type)):
@@ -32,6 +33,9 @@ class Wrapper(Environment):
 
     def inner(self, state: Any) -> Any:
         return state
+
+    def inner_params(self, state: Any, params: Any) -> Any:
+        return params
 
     def innermost_state(self, state: Any) -> Any:
         inner: Any = self.inner(state)
@@ -54,7 +58,7 @@ class Wrapper(Environment):
         return self.env.step_env(key, state, action, params)
 
     def is_truncated(self, state: Any, params: Any) -> jax.Array:
-        return self.env.is_truncated(self.inner(state), params)
+        return self.env.is_truncated(self.inner(state), self.inner_params(state, params))
 
     def observation_space(self, params: Any) -> Any:
         return self.env.observation_space(params)
@@ -63,10 +67,10 @@ class Wrapper(Environment):
         return self.env.action_space(params)
 
     def action_mask(self, state: Any, params: Any) -> jax.Array | None:
-        return action_mask_of(self.env, self.inner(state), params)
+        return action_mask_of(self.env, self.inner(state), self.inner_params(state, params))
 
     def render(self, state: Any, params: Any) -> jax.Array:
-        return self.env.render(self.inner(state), params)
+        return self.env.render(self.inner(state), self.inner_params(state, params))
 
 
 class EpisodeState(NamedTuple):

@@ -71,9 +71,12 @@ class WrappedGame(Wrapper, Game):
     @property
     def scripted(self) -> dict[str, ScriptedPlayer]:
         def inside(play: ScriptedPlayer) -> ScriptedPlayer:
+            def seen(state: Any, params: Any) -> tuple[Any, Any]:
+                return self.inner(state), self.inner_params(state, params)
+
             if isinstance(play, RememberingScript):
-                return play._replace(act=lambda key, state, params, carry: play.act(key, self.inner(state), params, carry))
-            return lambda key, state, params: play(key, self.inner(state), params)
+                return play._replace(act=lambda key, state, params, carry: play.act(key, *seen(state, params), carry))
+            return lambda key, state, params: play(key, *seen(state, params))
 
         return {name: inside(play) for name, play in self.env.scripted.items()}
 
@@ -82,21 +85,21 @@ class WrappedGame(Wrapper, Game):
         return moves
 
     def action_mask(self, state: Any, params: Any) -> Any:
-        return self.env.action_mask(self.inner(state), params)
+        return self.env.action_mask(self.inner(state), self.inner_params(state, params))
 
     def chance(self, state: Any, action: Any, params: Any) -> jax.Array:
-        probabilities: jax.Array = self.env.chance(self.inner(state), action, params)
+        probabilities: jax.Array = self.env.chance(self.inner(state), action, self.inner_params(state, params))
         return probabilities
 
     def observe(self, state: Any, params: Any) -> Any:
-        return self.view(self.env.observe(self.inner(state), params))
+        return self.view(self.env.observe(self.inner(state), self.inner_params(state, params)))
 
     def initial_states(self, params: Any) -> tuple[Any, jax.Array]:
         states: tuple[Any, jax.Array] = self.env.initial_states(params)
         return states
 
     def text(self, state: Any, params: Any, player: int) -> str:
-        text: str = self.env.text(self.inner(state), params, player)
+        text: str = self.env.text(self.inner(state), self.inner_params(state, params), player)
         return text
 
     def head_names(self, params: Any) -> tuple[str, ...]:

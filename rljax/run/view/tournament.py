@@ -33,6 +33,7 @@ from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.microrts.games import check_openings
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.players import (
+    RULES,
     UNTRAINED,
     Actor,
     Contestant,
@@ -171,9 +172,10 @@ def make_entries(
         name = given.removeprefix(JAVA) if java_bots else given
         if name.partition(":")[0] in java_bots or name != given:
             parse_bot(name)
-            limit = agents[first][0].config.time_limit
-            if limit is not None:
-                raise ConfigError(f"include: '{given}': Java does not know time_limit = {limit}; expected agents without one")
+            for rule, usual in RULES.items():
+                value = expected.table[rule]
+                if value not in (None, usual):
+                    raise ConfigError(f"include: '{given}': Java does not know {rule} = {value}; expected agents without one")
             check_java()
             entries.append(Entry(name, name, partial(_ignore_state, random_player), None, java=name))
             continue
