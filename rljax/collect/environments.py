@@ -144,10 +144,11 @@ def _check_outside(config: Config, env: Any) -> None:
 
 
 def make_base_game(config: Config) -> tuple[Game, Any]:
-    """Return the game of a configuration with its own steps and observations, and its parameters.
+    """Return the game of a configuration with its steps and ends (`with_steps`) and its own observations, and its parameters.
 
     Players with configurations of their own can meet in it: each changes what it sees (see `player_view`). An agent of one
-    player that was trained against a fixed one (`Versus`) is a player of that game, without its time limit if players take turns.
+    player that was trained against a fixed one (`Versus`) is a player of that game, of which it changes nothing but the time
+    limit, and not that if players take turns.
 
     Raises:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
