@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rljax.algos.common.game_policy import seen_game_rewards
 from rljax.algos.common.policy import policy_and_value, policy_unroll
 from rljax.algos.common.teacher import Teacher, teacher_streams
 from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
@@ -15,7 +16,7 @@ from rljax.collect.environments import training_reward
 from rljax.collect.games.rollout import GameSteps, of_acting
 from rljax.collect.games.sides import Side
 from rljax.collect.games.turns import LastStep, SeatStreams, game_starts, seat_carry, seat_streams, with_last_step
-from rljax.collect.normalizers import normalize, scale_rewards, update_reward_statistics, update_statistics
+from rljax.collect.normalizers import normalize, scale_rewards, update_statistics
 from rljax.collect.streams import own_mean, traced_seat
 from rljax.core.agent import Metrics
 from rljax.core.environments.environment import BELIEF, COMPONENTS
@@ -183,10 +184,8 @@ def _rewards(
     config, extras = parts.config, steps.extras
     rewards = [extras[COMPONENTS][name] for name in config.value_heads] or [steps.reward]
     rewards = [training_reward(config, x) for x in rewards]
-    if learner.reward_statistics is not None:
-        reward = training_reward(config, steps.reward)
-        reward, ended = _seats(reward), _seats(jnp.broadcast_to(steps.done[..., None], reward.shape))
-        moved = update_reward_statistics(learner.reward_statistics, reward, ended, config.gamma)
+    moved = seen_game_rewards(config, learner.reward_statistics, steps.reward, steps.done)
+    if moved is not None:
         learner = learner._replace(reward_statistics=moved)
         rewards = [scale_rewards(moved, x) for x in rewards]
     ends = [steps.done] * len(rewards)

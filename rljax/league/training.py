@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.algos.common.game_policy import game_act
+from rljax.algos.common.game_policy import game_act, value_in_game
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.teacher import faded
@@ -20,7 +20,7 @@ from rljax.algos.impala import behaviour_params
 from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_rollout, moves_without_action
 from rljax.collect.games.turns import LastStep
 from rljax.collect.minibatches import init_optimizer
-from rljax.collect.normalizers import normalize, return_deviation
+from rljax.collect.normalizers import normalize
 from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
@@ -285,13 +285,8 @@ def make_games(config: GameConfig) -> Agent:
         obs = obs if statistics is None else normalize(statistics, obs)
         outputs, value, _ = policy_and_value(parts.ppo, params, obs)
         logits = outputs.chosen(outputs.each) if isinstance(outputs, PerGroup) else outputs
-        value = value_of_rewards(config, value)
-        # A search adds values to rewards of the game, so they need its unit.
-        rewards = state.reward_statistics
-        if rewards is not None:
-            # Agents packed without the statistics have zeros.
-            value = value * jnp.where(rewards.statistics.count > 0, return_deviation(rewards), 1.0)[0]
-        return logits, value if config.scale_rewards is None else value / config.scale_rewards
+        of_main = jax.tree.map(lambda x: x[0], state.reward_statistics)
+        return logits, value_in_game(config, of_main, value_of_rewards(config, value))
 
     act = game_act(parts.game, parts.game_params, parts.ppo.policy, parts.ppo.head, main_of, num_values(config))
     return Agent(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from rljax.algos.common.config import OnPolicyConfig
 from rljax.algos.common.policy import build_policy, with_zeros_for_critic
-from rljax.collect.environments import make_game
-from rljax.collect.normalizers import normalize
+from rljax.collect.environments import make_game, training_reward
+from rljax.collect.normalizers import RewardStatistics, normalize, return_deviation, update_reward_statistics
 from rljax.core.agent import Act
 from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError
@@ -86,6 +87,38 @@ def game_act(
         return head.to_env(head.choose(head.distribution(outputs, mask), key, batch, deterministic)), carry
 
     return act
+
+
+def seen_game_rewards(
+    config: OnPolicyConfig, rewards: RewardStatistics | None, reward: jax.Array, done: jax.Array
+) -> RewardStatistics | None:
+    """Return the statistics of rewards after T steps of E games; None if `rewards`, those before, are None.
+
+    Args:
+        config: the configuration, for `gamma` and for what training sees of rewards.
+        rewards: statistics before, of E * P seats.
+        reward: the game's rewards, f32 `[T, E, P]`.
+        done: whether the step ended the game, bool `[T, E]`.
+    """
+    if rewards is None:
+        return None
+    seats = training_reward(config, reward).reshape(len(reward), -1)
+    ended = jnp.broadcast_to(done[..., None], reward.shape).reshape(len(reward), -1)
+    return update_reward_statistics(rewards, seats, ended, config.gamma)
+
+
+def value_in_game(config: OnPolicyConfig, rewards: RewardStatistics | None, value: jax.Array) -> jax.Array:
+    """Return values of a network, f32 `[...]`, in the unit of the game's rewards, to which a search adds them.
+
+    Args:
+        config: the configuration, which may scale rewards.
+        rewards: statistics by which rewards are divided for training; None: they are not.
+        value: values as the network has them.
+    """
+    if rewards is not None:
+        # Before the first rewards, and in agents packed without statistics, the deviation is not known.
+        value = value * jnp.where(rewards.statistics.count > 0, return_deviation(rewards), 1.0)
+    return value if config.scale_rewards is None else value / config.scale_rewards
 
 
 def _with_critics_part(game: Game, obs: Any, whole: Any) -> Any:
