@@ -8,6 +8,7 @@ policies of the searches and to the results of the games.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -17,13 +18,15 @@ import optax
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import OnPolicyConfig
-from rljax.algos.common.game_policy import build_game_policy, game_act
+from rljax.algos.common.game_policy import build_game_policy, game_act, seen_game_rewards, value_in_game
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
-from rljax.collect.environments import make_game
+from rljax.algos.common.state import NormalizedState, after_update, normalize_obs
+from rljax.collect.environments import make_game, training_reward
 from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
+from rljax.collect.normalizers import RunningStatistics, init_reward_statistics, init_statistics, scale_rewards
 from rljax.collect.resets import environment_noise, fresh_episodes, fresh_pool, initial_environments
 from rljax.collect.returns import explained_variance
 from rljax.collect.rollout import episode_means, episode_totals, metrics_of, steps_without_action
@@ -34,7 +37,7 @@ from rljax.core.environments.environment import step_or_restart
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game, side_rewards
 from rljax.core.keys import as_key, draw
-from rljax.core.state import State, per_environment
+from rljax.core.state import per_environment
 from rljax.nn.modules.classes import mask_logits
 from rljax.nn.outputs.actions import ActionHead
 from rljax.nn.policy import Policy
@@ -75,12 +78,11 @@ class AlphaZeroConfig(OnPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("normalize_observations", "normalize_rewards"):
-            if getattr(self, name):
-                raise ConfigError(f"{name} = true: AlphaZero learns from positions as they are, and from results; expected false")
-        for name in ("clip_rewards", "scale_rewards"):
-            if getattr(self, name) is not None:
-                raise ConfigError(f"{name} = {getattr(self, name)}: AlphaZero learns from results as they are, expected none")
+        if self.clip_rewards is not None:
+            raise ConfigError(
+                f"clip_rewards = {self.clip_rewards}: a search adds whole rewards to values, so AlphaZero cannot learn those of "
+                "clipped rewards; expected none; scale_rewards or normalize_rewards suit large rewards"
+            )
         for name, given in (("randomize", bool(self.randomize)), ("sticky_actions", self.sticky_actions is not None)):
             if given:
                 raise ConfigError(
@@ -98,8 +100,10 @@ class AlphaZeroParts(NamedTuple):
     head: ActionHead
 
 
-class AlphaZeroState(State, kw_only=True):
+class AlphaZeroState(NormalizedState, kw_only=True):
     """State of a run of E games; `obs` are those of all players, `[E, P, ...]`.
+
+    Statistics of observations are of those of the players to move, statistics of rewards of all E * P seats.
 
     Attributes:
         length: number of moves so far in the games under way, i32 `[E]`.
@@ -151,9 +155,12 @@ def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
     config = parts.config
     params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
     env_state, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
-    params = parts.policy.init(params_key, jax.tree.map(lambda x: x[0, 0], obs))
+    one = jax.tree.map(lambda x: x[0, 0], obs)
+    params = parts.policy.init(params_key, one)
     return AlphaZeroState(
         params=params,
+        obs_statistics=init_statistics(one) if config.normalize_observations else None,
+        reward_statistics=init_reward_statistics(config.num_envs * parts.game.num_players) if config.normalize_rewards else None,
         opt_state=init_optimizer(adam(config), params),
         env_state=env_state,
         obs=obs,
@@ -169,8 +176,7 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     """Play `num_steps` moves in every game, each after a search."""
     config, game, game_params = parts.config, parts.game, parts.game_params
     key, search_key, env_key = jax.random.split(state.key, 3)
-    evaluate = evaluation_from(lambda obs: policy_and_value(parts, state.params, obs)[:2])
-    nodes = search_nodes(game, game_params, evaluate)
+    nodes = search_nodes(game, game_params, evaluation_from(partial(_evaluate_positions, parts, state)))
 
     def step(loop: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], SearchedMoves]:
         env_state, obs, length, returns = loop
@@ -213,6 +219,14 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     return state.replace(key=key, env_state=env_state, obs=obs, length=length, returns=returns), moves
 
 
+def _evaluate_positions(parts: AlphaZeroParts, state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
+    """Return `(logits [..., A], value [...])` of observations `[..., *obs_shape]`, values in the unit of the game's rewards, to
+    which a search adds them.
+    """
+    logits, value, _ = policy_and_value(parts, state.params, normalize_obs(state, obs))
+    return logits, value_in_game(parts.config, state.reward_statistics, value)
+
+
 def _with_root_exploration(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
     """Return the root with a share of its prior spread uniformly over all legal moves. Otherwise a prior that is confident too
     early is never corrected, because the other moves are never searched.
@@ -230,11 +244,14 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     """Fit the network to the searches and to the results."""
     config, game = parts.config, parts.game
     key, shuffle_key = jax.random.split(state.key)
-    _, value, _ = policy_and_value(parts, state.params, moves.obs)
+    seen = normalize_obs(state, moves.obs)
+    _, value, _ = policy_and_value(parts, state.params, seen)
     last_obs, _, _, last_moves = acting_view(game, state.env_state, state.obs, parts.game_params)
-    _, last_value, _ = policy_and_value(parts, state.params, last_obs)
+    _, last_value, _ = policy_and_value(parts, state.params, normalize_obs(state, last_obs))
+    reward = training_reward(config, moves.reward)
+    reward_statistics = seen_game_rewards(config, state.reward_statistics, moves.reward, moves.done)
     advantages = turn_advantages(
-        moves.reward,
+        reward if reward_statistics is None else scale_rewards(reward_statistics, reward),
         value[..., None],
         moves.moves,
         moves.done,
@@ -246,8 +263,7 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
     )
     # Moves whose result is not known have an advantage of 0: their target is the predicted value.
     target = advantages.gae[..., 0] + value
-    batch = _Batch(moves.obs, moves.mask, moves.weights, target)
-    batch = flat_steps(batch)
+    batch = flat_steps(_Batch(seen, moves.mask, moves.weights, target))
 
     def loss(params: Any, minibatch: _Batch) -> tuple[jax.Array, Metrics]:
         logits, value, _ = policy_and_value(parts, params, minibatch.obs)
@@ -277,7 +293,8 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
         "train/explained_variance": explained_variance(target, value),
         "train/learning_rate": rate,
     }
-    return state.replace(params=params, opt_state=opt_state, key=key, iteration=state.iteration + 1), metrics
+    after = after_update(state, moves, params=params, opt_state=opt_state, reward_statistics=reward_statistics, key=key)
+    return after, metrics
 
 
 def make_alphazero(config: AlphaZeroConfig) -> Agent:
@@ -294,15 +311,15 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         totals = episode_totals(moves.done, moves.returns, moves.length, moves.metrics, without)
         return state, episode_means(totals) | metrics
 
-    def evaluate_positions(state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
-        return policy_and_value(parts, state.params, obs)[:2]
+    def acting(state: AlphaZeroState) -> tuple[Any, RunningStatistics | None]:
+        return state.params, state.obs_statistics
 
     return Agent(
         init,
         step,
-        game_act(parts.game, parts.game_params, parts.policy, parts.head, lambda state: (state.params, None)),
+        game_act(parts.game, parts.game_params, parts.policy, parts.head, acting),
         config,
-        policy_and_value=evaluate_positions,
+        policy_and_value=partial(_evaluate_positions, parts),
     )
 
 

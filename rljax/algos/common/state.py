@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,13 @@ from rljax.core.keys import as_key
 from rljax.core.state import REWARD_CONFIG, State, statistics
 
 S = TypeVar("S")
+
+
+class HasObs(Protocol):
+    """Steps with the observations before them, `[T, N, ...]`."""
+
+    @property
+    def obs(self) -> Any: ...
 
 
 class NormalizedState(State, kw_only=True):
@@ -63,7 +70,7 @@ def scaled_rewards(state: Any, steps: Steps, gamma: float | jax.Array) -> tuple[
     return normalize_rewards(state.reward_statistics, steps.reward, steps.terminated | steps.truncated, gamma)
 
 
-def after_update(state: S, steps: Steps, **changes: Any) -> S:
+def after_update(state: S, steps: HasObs, **changes: Any) -> S:
     """The state after an iteration on `steps`, with its own `changes`.
 
     The statistics of observations are updated only here. If they changed between rollout and update, the ratio of a policy to
