@@ -27,7 +27,17 @@ from rljax.run.files import checkpoint as checkpoint_module
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
-from tests.run.tiny_runs import CONFIG, LEAGUES, TINY, VARIANTS, assert_same_run, assert_same_state, edit_sealed, records
+from tests.run.tiny_runs import (
+    CONFIG,
+    LEAGUES,
+    OWN_NETWORKS,
+    TINY,
+    VARIANTS,
+    assert_same_run,
+    assert_same_state,
+    edit_sealed,
+    records,
+)
 from tests.run.tiny_teacher import ready
 
 
@@ -80,16 +90,29 @@ def test_every_algorithm_is_here() -> None:
     ],
 )
 def test_half_a_run_and_the_other_half_in_a_new_process_are_the_whole_run(name: str, seeds: int | None, tmp_path: Path) -> None:
-    config = ready({**TINY, **VARIANTS, **LEAGUES}[name])
-    rljax.fit(config, run_dir=tmp_path / "whole", seeds=seeds)
+    assert_halves_are_the_whole(ready({**TINY, **VARIANTS, **LEAGUES}[name]), seeds, tmp_path, "rljax.fit(resume=sys.argv[1])")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "seeds"), [("league with numbers", 3), ("self-play with numbers", None), ("alphazero", 3)])
+def test_half_a_run_of_a_game_with_an_own_network_and_the_other_half_are_the_whole_run(
+    name: str, seeds: int | None, tmp_path: Path
+) -> None:
+    config = OWN_NETWORKS[name]
+    program = f"from tests.run.tiny_runs import OWN_NETWORKS; rljax.fit(OWN_NETWORKS[{name!r}], resume=sys.argv[1])"
+    assert_halves_are_the_whole(config, seeds, tmp_path, program, network=config.network)
+
+
+def assert_halves_are_the_whole(config: Any, seeds: int | None, folder: Path, program: str, **objects: Any) -> None:
+    """Half of the run, and the other half by a program in a new process, are the whole run; `objects` are not in its folder."""
+    rljax.fit(config, run_dir=folder / "whole", seeds=seeds)
     half = config.num_iterations // 2 * config.steps_per_iteration
     stop = lambda step, _: step >= half  # noqa: E731
-    rljax.fit(config, run_dir=tmp_path / "halves", seeds=seeds, callback=stop, checkpoint_every=half)
-    between = rljax.load_run(tmp_path / "halves").step
+    rljax.fit(config, run_dir=folder / "halves", seeds=seeds, callback=stop, checkpoint_every=half)
+    between = rljax.load_run(folder / "halves", **objects).step
     assert half <= between < config.total_timesteps
-    program = "import sys, rljax; rljax.fit(resume=sys.argv[1])"
-    subprocess.run([sys.executable, "-c", program, tmp_path / "halves"], check=True, timeout=300)
-    assert_same_run(tmp_path / "whole", tmp_path / "halves")
+    subprocess.run([sys.executable, "-c", f"import sys, rljax; {program}", folder / "halves"], check=True, timeout=300)
+    assert_same_run(folder / "whole", folder / "halves", **objects)
 
 
 @pytest.mark.slow

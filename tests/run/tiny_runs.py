@@ -13,6 +13,7 @@ from rljax.cli.main import main
 from rljax.run.files.checkpoint import named_arrays
 from rljax.run.files.sealed import seal
 from tests.run.tiny_data import dataset_path
+from tests.run.tiny_games import Elman, Plain
 from tests.run.tiny_teacher import TEACHER
 
 OFFLINE = {
@@ -302,6 +303,43 @@ LEAGUES = {
     ),
 }
 """Leagues with all that games may have besides. The campaigns do without them."""
+
+PARADE = {
+    "env": "tests.collect.games.parade:Parade",
+    "num_envs": 4,
+    "num_steps": 5,  # games have 7 steps
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "learning_rate": 1e-3,
+    "normalize_observations": True,
+    "seed": 7,
+}
+
+OWN_NETWORKS = {
+    "league with numbers": rljax.LeagueConfig(
+        env_params={"teams": (0, 1), "space": "box", "turns": True},
+        num_slots=1,
+        pool_size=3,
+        snapshot_every=40,
+        snapshot_timeout=60,
+        total_timesteps=20 * 10,
+        network=Elman(2, 2),
+        intrinsic={"type": "count", "bins": 16},
+        league_exploiters=0,
+        **PARADE,
+    ),
+    "self-play with numbers": rljax.SelfPlayConfig(
+        env_params={"teams": (0, 1, 0), "space": "box", "drops": True},
+        total_timesteps=20 * 8,
+        network=Elman(2, 3),
+        value_heads=("worth", "seat"),
+        intrinsic={"type": "rnd", "hidden": [4], "features": 3},
+        normalize_rewards=True,
+        **PARADE,
+    ),
+    "alphazero": TINY["alphazero"].replace(network=Plain(9), total_timesteps=64 * 8),
+}
+"""Games whose network is a module, which a run that goes on must be given again."""
 
 CONFIG = TINY["ppo"]
 
