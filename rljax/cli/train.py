@@ -149,12 +149,14 @@ def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
             "--resume continues in the run's own folder: give neither --fork, --init-from nor --run-dir with it, nor --or-resume"
         )
     folder, _ = split_path(options.resume or "")
-    config = read_config(folder, **overrides)  # first, so that an unknown field or a bad value is reported before all else
+    frozen = read_config(folder)
+    # First, so that an unknown field or a bad value is reported before all else.
+    config = read_config(folder, **merge_tables(lambda: frozen, overrides))
     refuse_packed(folder)
-    refuse_changes([name for name in overrides if name != BUDGET], folder)
+    refuse_changes(frozen, config, folder)
     title = f"resuming {folder}: {config.algorithm} on {env_name(config)}"
     # The budget is an argument of its own: one that the run has already passed is an error only if the user asks for it.
-    how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if overrides else None}
+    how = {"resume": options.resume, "seeds": options.seeds, BUDGET: config.total_timesteps if BUDGET in overrides else None}
     return rljax.make_agent(config), folder, title, how
 
 

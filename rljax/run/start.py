@@ -372,12 +372,14 @@ def _restore_objects(frozen: Config, given: Config, folder: Path) -> Config:
         raise ConfigError(f"algorithm = {new!r}: the run that is resumed has {old!r}")
     there, here = comparable_table(frozen), comparable_table(given)
     objects = {name: getattr(given, name) for name, value in there.items() if is_object(value) and here[name] == value}
-    refuse_changes([name for name in there if there[name] != here[name] and name != BUDGET], folder)
+    refuse_changes(frozen, given, folder)
     return frozen.replace(**objects)
 
 
-def refuse_changes(names: list[str], folder: Path) -> None:
-    """Raise a ConfigError if fields of a resumed run would change, since the change would not be made."""
+def refuse_changes(frozen: Config, given: Config, folder: Path) -> None:
+    """Raise a ConfigError if a field of a resumed run other than the budget differs, since the change would not be made."""
+    there, here = comparable_table(frozen), comparable_table(given)
+    names = [name for name in there if there[name] != here[name] and name != BUDGET]
     if names:
         raise ConfigError(
             f"{', '.join(names)}: a resumed run keeps its configuration, only {BUDGET} may change; a fork may change "

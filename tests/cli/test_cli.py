@@ -111,7 +111,10 @@ def test_a_run_is_resumed_extended_and_forked(capsys: pytest.CaptureFixture[str]
     assert "num_envs: a resumed run keeps its configuration, only total_timesteps may change" in changed
     assert "rljax train --fork runs/cartpole_ppo" in changed
     assert rljax.load_run("runs/cartpole_ppo").step == 256
-    status, out, err = run(capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512")
+    # Options that name what the run has change nothing.
+    status, out, err = run(
+        capsys, "train", "--resume", "runs/cartpole_ppo", "--total-timesteps", "512", "--num-devices", "1", *TINY[2:]
+    )
     assert (status, err) == (0, "")
     assert "trained to step 512" in out
     assert rljax.load_config("runs/cartpole_ppo/config.toml").total_timesteps == 512
