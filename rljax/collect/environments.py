@@ -28,7 +28,7 @@ from rljax.core.environments.wrappers import (
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game
 from rljax.core.games.game_step_wrappers import GameActionRepeat, GameEndOnNaN, GameStickyActions
-from rljax.core.games.game_wrappers import CentralCritic, FlattenPlayers, GameTimeLimit, PlayerGroups
+from rljax.core.games.game_wrappers import CentralCritic, FlattenPlayers, GameFrameStack, GameTimeLimit, PlayerGroups
 from rljax.core.games.versus import Versus
 from rljax.envs import game_ids, resolve_env
 
@@ -155,6 +155,8 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     """
     game, env_params = resolve_env(config.env, config.env_params)
     time_limit = config.time_limit
+    # Of an environment whose steps are those of all players, the observations before are not those of the agent's own moves.
+    others_moves = isinstance(game, Versus) and game.every_move and not game.env.all_move
     if not config.of_games and isinstance(game, Versus) and game.team_size == 1:
         if game.skips_turns:
             time_limit = None  # it counted the agent's moves, and a game's counts those of all players
@@ -166,15 +168,8 @@ def make_base_game(config: Config) -> tuple[Game, Any]:
     if not isinstance(game, Game):
         _refuse_around_game(game)
         raise ConfigError(f"env = {game.name!r}: is not a game of several players, expected for example {', '.join(game_ids())}")
-    for name in ("frame_stack",):
-        value = getattr(config, name)
-        # A number in a batch of configurations may be traced, which has no truth.
-        if config.of_games and (isinstance(value, jax.Array) or value):
-            raise ConfigError(f"{name}: is for environments of one agent, and env = {game.name!r} is a game of several players")
-    for name in ("action_repeat", "frame_stack"):
-        if (
-            not config.of_games and (getattr(config, name) or 1) > 1
-        ):  # in a match a player decides at every move, by what it sees then
+    for name in () if config.of_games else ("action_repeat", *(["frame_stack"] if others_moves else [])):
+        if (getattr(config, name) or 1) > 1:  # in a match a player decides at every move, by what it sees then
             raise ConfigError(
                 f"{name} = {getattr(config, name)}: an agent that was trained with it against a fixed player cannot play matches "
                 f"of {game.name}; agents for matches are trained without it"
@@ -220,6 +215,8 @@ def make_game(config: Config, rules: Config | None = None) -> tuple[Game, Any]:
             )
     if config.flatten_observations:
         game = FlattenPlayers(game)
+    if config.frame_stack is not None and config.frame_stack > 1:
+        game = GameFrameStack(game, config.frame_stack)
     if getattr(config, "central_critic", False):
         if game.num_players < 2:
             raise ConfigError(f"central_critic = true: {game.name} has one player, so there is nobody else to look at")

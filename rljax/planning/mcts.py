@@ -23,7 +23,8 @@ from rljax.core.environments.spaces import Discrete, as_space
 from rljax.core.errors import ConfigError, is_whole, shown
 from rljax.core.games.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.games.game import Game, side_rewards
-from rljax.core.games.versus import Player, random_player
+from rljax.core.games.game_wrappers import split_views, stack_of, with_frames
+from rljax.core.games.versus import Player, Remembering, random_player
 from rljax.planning.nodes import ILLEGAL, Evaluation, search_nodes
 
 MAX_ROLLOUT = 1_000
@@ -143,12 +144,16 @@ def make_mcts(
 
 
 def searching(search: Search, game: Game) -> Player:
-    """Return a search as a player for matches."""
+    """Return a search as a player for matches; frames that its game stacks (`GameFrameStack`) are its carry."""
 
     def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
         return jnp.repeat(search(key, jax.tree.map(lambda x: x[None], state)).action, game.num_players)
 
-    return play
+    def remembering(key: jax.Array, state: Any, obs: Any, mask: jax.Array, frames: Any) -> tuple[jax.Array, Any]:
+        _, after = split_views(game)[1](obs, frames)
+        return play(key, with_frames(game, state, obs, frames), None, mask), after
+
+    return play if stack_of(game) is None else Remembering(remembering)
 
 
 def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:

@@ -287,7 +287,7 @@ def test_a_central_critic_sees_all_players_and_the_actor_does_not() -> None:
         assert np.concatenate(others).tolist() == np.asarray(obs["privileged"][player])[: sum(map(len, others))].tolist()
     space = central.observation_space(params)
     assert space.spaces["privileged"].shape == obs["privileged"].shape[1:]
-    again = player_view(central, game.observe(state, params))
+    again, _ = player_view(central, game.observe(state, params))
     jax.tree.map(np.testing.assert_array_equal, again, obs)
     config = self_play("race:HiddenBit-v0", central_critic=True)
     agent = rljax.make_agent(config)

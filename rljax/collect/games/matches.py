@@ -65,13 +65,17 @@ class Match(NamedTuple):
 def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -> Player:
     """Return the policy of an agent as a player of its game, greedy or sampling; by default as in `rljax.evaluate`.
 
-    It takes the observations that the game itself gives, and changes them as its configuration says.
+    It takes the observations that the game itself gives, and changes them as its configuration says. Frames that it stacks are a
+    part of its carry, beside its own memory.
     """
     game, _ = make_game(agent.config)
     greedy = plays_greedily(game, deterministic)
 
     def play(key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
-        return agent.act(state, player_view(game, obs), carry, key, greedy, mask)
+        frames, memory = (None, None) if carry is None else carry
+        seen, frames = player_view(game, obs, frames)
+        action, memory = agent.act(state, seen, memory, key, greedy, mask)
+        return action, (frames, memory)
 
     return Remembering(play)
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.core.environments.spaces import Box, as_space
+from rljax.core.environments.spaces import Box, Dict, as_space
 from rljax.core.environments.step_wrappers import Stepped
-from rljax.core.environments.wrappers import Wrapper, resize_picture
+from rljax.core.environments.wrappers import PRIVILEGED, Wrapper, resize_picture
 from rljax.core.errors import ConfigError, check_int
 
 
@@ -56,10 +56,11 @@ class FrameStack(Wrapper):
     def _box(self, params: Any) -> Box:
         space = as_space(self.env.observation_space(params))
         if not isinstance(space, Box) or not space.shape:
-            raise ConfigError(
-                f"frame_stack: observations of {self.name} are {type(space).__name__}, expected arrays with an axis; "
-                "flatten_observations makes them one"
-            )
+            if isinstance(space, Dict) and PRIVILEGED in space.spaces:
+                what = "have a part that only the critic sees, expected arrays with an axis"
+            else:
+                what = f"are {type(space).__name__}, expected arrays with an axis; flatten_observations makes them one"
+            raise ConfigError(f"frame_stack: observations of {self.name} {what}")
         return space
 
 

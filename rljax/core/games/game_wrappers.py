@@ -1,14 +1,18 @@
-"""Wrappers of games. Those of observations (`GameView`) are functions of what the players see."""
+"""Wrappers of games. Those of observations are functions of what the players see (`GameView`), or also of what they saw
+(`GameFrameStack`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.core.environments.environment import tree_where
+from rljax.core.environments.observation_wrappers import FrameStack
 from rljax.core.environments.spaces import Box, Dict, as_space
 from rljax.core.environments.wrappers import (
     PRIVILEGED,
@@ -114,6 +118,10 @@ class WrappedGame(Wrapper, Game):
         """Return the players' observations `[P, ...]` as this game gives them, from those of the wrapped game."""
         return obs
 
+    def look(self, obs: Any, frames: Any) -> tuple[Any, Any]:
+        """Do `view`, with the frames of `GameFrameStack`: return the observations, and the frames as if all players had moved."""
+        return self.view(obs), frames
+
 
 class GameTimeLimit(WrappedGame):
     """End a game after `max_steps` steps, as its rules would."""
@@ -198,6 +206,87 @@ class CentralCritic(GameView):
         return Dict({**parts, PRIVILEGED: Box(-jnp.inf, jnp.inf, (length,))})
 
 
+class Frames(NamedTuple):
+    """What players saw at their own last moves of a game. A game begins with zeros.
+
+    Attributes:
+        past: the last `count - 1` observations, the oldest first, joined along their last axis: `[P, ..., (count - 1) * C]`.
+        moved: whether the player has moved in this game, bool `[P]`; where it has not, `past` means nothing.
+    """
+
+    past: jax.Array
+    moved: jax.Array
+
+
+class StackedState(NamedTuple):
+    """State of `GameFrameStack`: that of the wrapped game, what its players see `[P, ...]`, and what they saw."""
+
+    env_state: Any
+    obs: jax.Array
+    frames: Frames
+
+
+class GameFrameStack(WrappedGame):
+    """`FrameStack` for games: a player observes what it saw at its own last `count - 1` moves, and what it sees now.
+
+    Up to its first move of a game it observes copies of what it sees. Frames advance as memories do, only for those who move.
+    """
+
+    def __init__(self, game: Game, count: int):
+        super().__init__(game)
+        self.count = count
+
+    def inner(self, state: StackedState) -> Any:
+        return state.env_state
+
+    def observation_space(self, params: Any) -> Box:
+        return FrameStack(self.env, self.count).observation_space(params)
+
+    def look(self, obs: jax.Array, frames: Frames | None) -> tuple[jax.Array, Frames]:
+        """Return what players observe `[P, ..., count * C]`, and the frames as if all had moved.
+
+        Args:
+            obs: what they see, `[P, ..., C]`.
+            frames: what they saw; None at the start of a game.
+        """
+        stack = jnp.concatenate([obs] * self.count, axis=-1)
+        if frames is not None:
+            stack = jax.vmap(tree_where)(frames.moved, jnp.concatenate([frames.past, obs], axis=-1), stack)
+        return stack, Frames(stack[..., obs.shape[-1] :], jnp.ones(self.num_players, bool))
+
+    def first_frames(self, obs: jax.Array) -> Frames:
+        """Return the frames at the start of a game in which players see `obs`."""
+        frames: Frames = jax.tree.map(jnp.zeros_like, self.look(obs, None)[1])
+        return frames
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, StackedState]:
+        self.observation_space(params)  # refuses observations that cannot be stacked
+        obs, env_state = self.env.reset_env(key, params)
+        state = StackedState(env_state, obs, self.first_frames(obs))
+        return self.observe(state, params), state
+
+    def step_env(self, key: jax.Array, state: StackedState, action: Any, params: Any) -> Step:
+        return self._stacked(state, self.env.step_env(key, state.env_state, action, params), params)
+
+    def step_outcome(self, state: StackedState, action: Any, outcome: jax.Array, params: Any) -> Step:
+        return self._stacked(state, self.env.step_outcome(state.env_state, action, outcome, params), params)
+
+    def _stacked(self, before: StackedState, step: Step, params: Any) -> Step:
+        obs, env_state, reward, terminated, info = step
+        _, after = self.look(before.obs, before.frames)
+        frames = jax.vmap(tree_where)(self.to_move(before), after, before.frames)
+        state = StackedState(env_state, obs, frames)
+        return self.observe(state, params), state, reward, terminated, info
+
+    def observe(self, state: StackedState, params: Any) -> jax.Array:
+        return self.look(state.obs, state.frames)[0]
+
+    def initial_states(self, params: Any) -> tuple[StackedState, jax.Array]:
+        states, probabilities = self.env.initial_states(params)
+        obs = jax.vmap(lambda state: self.env.observe(state, params))(states)
+        return StackedState(states, obs, jax.vmap(self.first_frames)(obs)), probabilities
+
+
 class _Of(Wrapper):
     """Something with an observation space, for `FlattenObservation`."""
 
@@ -232,26 +321,58 @@ class PlayerGroups(GameView):
         return Dict({OBS: self.env.observation_space(params), GROUP: Box(0, 1, (self.num_groups,), jnp.bool_)})
 
 
-def player_view(game: Game, obs: Any) -> Any:
-    """Return observations `[P, ...]` as `game` gives them, from those of the game that all of its wrappers are around."""
+def player_view(game: Game, obs: Any, frames: Frames | None = None) -> tuple[Any, Frames | None]:
+    """Return observations `[P, ...]` as `game` gives them, from those of the game that all of its wrappers are around, and the
+    frames as if all players had moved.
+
+    Args:
+        game: the game.
+        obs: the observations.
+        frames: what the players saw at their last moves, of the last result; None at the start of a game.
+    """
     if not isinstance(game, WrappedGame):
-        return obs
-    return game.view(player_view(game.env, obs))
+        return obs, frames
+    return game.look(*player_view(game.env, obs, frames))
 
 
-def split_views(game: Game) -> tuple[Game, Callable[[Any], Any]]:
-    """Return the game without the outer wrappers that change what its players see, and the function by which these change it."""
+def split_views(game: Game) -> tuple[Game, Callable[[Any, Any], tuple[Any, Any]]]:
+    """Return the game without the outer wrappers that change what its players see, and the function by which these change it,
+    `(obs, frames) -> (obs, frames)` as in `player_view`.
+    """
     views = []
-    while isinstance(game, GameView):
-        views.append(game.view)
+    while isinstance(game, (GameView, GameFrameStack)):
+        views.append(game.look)
         game = game.env
 
-    def view(obs: Any) -> Any:
+    def look(obs: Any, frames: Any) -> tuple[Any, Any]:
         for change in reversed(views):
-            obs = change(obs)
-        return obs
+            obs, frames = change(obs, frames)
+        return obs, frames
 
-    return game, view
+    return game, look
+
+
+def stack_of(game: Game) -> GameFrameStack | None:
+    """Return the wrapper that stacks frames among those that `split_views` takes off; None without one."""
+    while isinstance(game, GameView):
+        game = game.env
+    return game if isinstance(game, GameFrameStack) else None
+
+
+def with_frames(game: Game, state: Any, obs: Any, frames: Frames | None) -> Any:
+    """Return the state of a game from that of the game of its `split_views`.
+
+    Args:
+        game: the game.
+        state: the state.
+        obs: what the players see of it, `[P, ...]`, without these views.
+        frames: what they saw at their last moves; None at the start of a game.
+    """
+    stack = stack_of(game)
+    if stack is None:
+        return state
+    seen, _ = split_views(stack.env)[1](obs, None)
+    return StackedState(state, seen, stack.first_frames(seen) if frames is None else frames)
 
 
 def public_part(game: Game, obs: Any) -> Any:

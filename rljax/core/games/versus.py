@@ -15,7 +15,7 @@ from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, S
 from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.games.game import Game, RememberingScript, ScriptedPlayer
-from rljax.core.games.game_wrappers import split_views
+from rljax.core.games.game_wrappers import split_views, with_frames
 
 
 class Remembering(NamedTuple):
@@ -212,6 +212,7 @@ class VersusState(NamedTuple):
         carry: memory of the opponent, `[P, ...]`; None if it has none.
         components: components of the rewards not yet paid out, a dictionary of f32 `[P]`; None if the game does not split them.
         last: what else is passed on of the info of the game's last step, a dictionary; None if there is nothing.
+        frames: what the players saw at their last moves, if the agent observes it (see `GameFrameStack`); else None.
     """
 
     game: Any
@@ -222,6 +223,7 @@ class VersusState(NamedTuple):
     carry: Any = None
     components: Any = None
     last: Any = None
+    frames: Any = None
 
 
 class Versus(Wrapper):
@@ -252,7 +254,7 @@ class Versus(Wrapper):
         if isinstance(opponent, str):
             check_scripted(game, opponent, f"opponent = {opponent!r}: {game.name} has no such scripted player", "it has none")
         self.opponent, self.joint, self.every_move = opponent, joint, every_move
-        self._game, self._view = split_views(game)
+        self._game, self._look = split_views(game)
         teams = np.array(game.teams)
         members = [np.flatnonzero(teams == team) for team in range(game.num_teams)]
         self._size = max(map(len, members))
@@ -261,7 +263,7 @@ class Versus(Wrapper):
         self._place = np.array([np.sum(teams[:player] == team) for player, team in enumerate(teams)])
 
     def inner(self, state: VersusState) -> Any:
-        return state.game
+        return with_frames(self.env, state.game, state.obs, state.frames)
 
     @property
     def team_size(self) -> int:
@@ -288,7 +290,7 @@ class Versus(Wrapper):
 
     def _observed(self, state: VersusState) -> Any:
         """Return what the agent's team sees."""
-        return self._team_part(state.team, self._view(state.obs))
+        return self._team_part(state.team, self._look(state.obs, state.frames)[0])
 
     def _team_part(self, team: jax.Array, x: Any) -> Any:
         """Return the entries of the team's players in leaves `[P, ...]`: `[...]`, or `[K, ...]` for K players."""
@@ -297,15 +299,15 @@ class Versus(Wrapper):
 
     def own_moves(self, state: VersusState) -> jax.Array:
         """Return which players of the agent's team move in the next step, bool `[]`, or `[K]` for K players."""
-        moves: jax.Array = self._team_part(state.team, self.env.to_move(state.game) & ~state.over)
+        moves: jax.Array = self._team_part(state.team, self._game.to_move(state.game) & ~state.over)
         return moves if self._size == 1 else moves & jnp.asarray(self._there)[state.team]
 
     def action_mask(self, state: VersusState, params: Any) -> jax.Array | None:
-        mask = self.env.action_mask(state.game, params)
+        mask = self._game.action_mask(state.game, params)
         if mask is None:
             return None
         # Actions of players who are not to move are ignored, so all are legal, as when the game is over.
-        waiting = ~self.env.to_move(state.game) | state.over
+        waiting = ~self._game.to_move(state.game) | state.over
         own: jax.Array = self._team_part(state.team, mask | waiting.reshape(-1, *(1,) * (mask.ndim - 1)))
         if self._size == 1 or not self.joint:
             return own
@@ -322,7 +324,8 @@ class Versus(Wrapper):
         carry = self._seated(params).initial(game, obs) if self.env.num_teams > 1 else None
         reward, over = jnp.zeros(self.env.num_players), jnp.zeros((), bool)
         components, last = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._parts_of_info)
-        state = VersusState(game, obs, team, reward, over, carry, components, last)
+        frames = jax.tree.map(jnp.zeros_like, self._look(obs, None)[1])
+        state = VersusState(game, obs, team, reward, over, carry, components, last, frames)
         state = self._until_own_turn(key, state, params)
         return self._observed(state), state
 
@@ -383,19 +386,21 @@ class Versus(Wrapper):
             action, carry = own, None
         obs, game, reward, over, info = strong(self._game.step_env(step_key, state.game, action, params))
         reward, components = jax.tree.map(jnp.add, (state.reward, state.components), (reward, info.get(COMPONENTS)))
-        over = over | self.env.is_truncated(game, params)
-        return VersusState(game, obs, state.team, reward, over, carry, components, _last(info))
+        over = over | self._game.is_truncated(game, params)
+        _, seen = self._look(state.obs, state.frames)
+        frames = advance_carry(self._game.to_move(state.game), state.frames, seen)
+        return VersusState(game, obs, state.team, reward, over, carry, components, _last(info), frames)
 
     def _opponent_action(self, key: jax.Array, state: VersusState, params: Any) -> tuple[Any, Any]:
         """Return the opponent's action for every player, leaves `[P, ...]`, and its memory; those of its team are used."""
-        mask = self.env.action_mask(state.game, params)
+        mask = self._game.action_mask(state.game, params)
         return self._seated(params).act(key, state.game, state.obs, mask, state.carry)
 
     def _seated(self, params: Any) -> Seated:
         """Return the opponent at the seats of the game."""
         player = self.opponent
         if isinstance(player, str):
-            player = without_view(self.env.scripted[player], params)
+            player = without_view(self._game.scripted[player], params)
         return seat_player(player, self._game, params)
 
     def _until_own_turn(self, key: jax.Array, state: VersusState, params: Any) -> VersusState:
@@ -403,7 +408,7 @@ class Versus(Wrapper):
             return state
 
         def waits(loop: tuple[jax.Array, VersusState]) -> jax.Array:
-            moves = self.env.to_move(loop[1].game) & (jnp.asarray(self.env.teams) == loop[1].team)
+            moves = self._game.to_move(loop[1].game) & (jnp.asarray(self.env.teams) == loop[1].team)
             return ~jnp.any(moves) & ~loop[1].over
 
         def step(loop: tuple[jax.Array, VersusState]) -> tuple[jax.Array, VersusState]:

@@ -12,11 +12,12 @@ import pytest
 
 import rljax
 from rljax.collect.distinct import fingerprint, first_occurrences
-from rljax.collect.environments import make_base_game
+from rljax.collect.environments import make_base_game, make_game
 from rljax.collect.games.matches import play_games, play_match, policy_player, seatings_of
+from rljax.core.agent import initial_carry
 from rljax.core.errors import ConfigError
 from rljax.core.games.game_wrappers import GameTimeLimit
-from rljax.core.games.versus import Versus, random_player
+from rljax.core.games.versus import Versus, advance_carry, random_player, seat_player
 from rljax.envs import make_env
 from rljax.envs.tic_tac_toe import LINES
 from rljax.run.demos.sources import find_cast
@@ -24,6 +25,7 @@ from rljax.run.players import check_one_game, game_table, played_game
 from rljax.run.view.play import play
 from rljax.run.view.tournament import make_entries
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
+from tests.core.games.recall import Recall
 
 GAME, PARAMS = make_env("TicTacToe-v0")
 
@@ -157,17 +159,86 @@ def test_a_game_that_does_not_end_in_time_has_no_places() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", ["frame_stack", "action_repeat"])
-def test_matches_refuse_agents_that_decide_otherwise_than_at_every_move_by_what_they_see(field: str) -> None:
-    config = rljax.PPOConfig(
-        env=Versus(make_env("race:MountainCarContinuous-v0")[0]), num_envs=2, num_steps=4, num_minibatches=1, **{field: 2}
-    )
+@pytest.mark.parametrize(
+    ("field", "env"),
+    [
+        ("action_repeat", Versus(make_env("race:MountainCarContinuous-v0")[0])),
+        ("frame_stack", Versus(GAME, every_move=True)),  # its frames are also of others' moves
+    ],
+)
+def test_matches_refuse_agents_that_decide_otherwise_than_at_every_move_by_what_they_see(field: str, env: Versus) -> None:
+    config = rljax.PPOConfig(env=env, num_envs=2, num_steps=4, num_minibatches=1, **{field: 2})
     agent = rljax.make_agent(config)
     state = jax.eval_shape(agent.init, jax.random.key(0))
     results = jax.eval_shape(lambda state: rljax.evaluate(agent, state, jax.random.key(0), 2), state)
     assert results.shape == (2,)
     with pytest.raises(ConfigError, match=f"^{field} = 2: an agent that was trained with it against a fixed player cannot play"):
         policy_player(agent, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "fields"),
+    [
+        ("TicTacToe-v0", {"flatten_observations": True, "central_critic": True, "weights": "player"}),
+        ("TicTacToe-v0", {"network": {"type": "gru", "hidden": [8], "size": 8}, "normalize_observations": True}),
+        ("race:MountainCarContinuous-v0", {"end_on_nan": True, "time_limit": 6}),
+    ],
+)
+def test_a_player_of_matches_sees_and_does_what_it_does_in_its_training_game(env: str, fields: dict[str, Any]) -> None:
+    """Step by step and in a second game, also where the others are of another configuration."""
+    config = rljax.SelfPlayConfig(env=env, frame_stack=3, num_envs=2, num_steps=4, num_minibatches=1, **fields)
+    agent = rljax.make_agent(config)
+    state = agent.init(jax.random.key(1))
+    (game, params), (base, _) = make_game(config), make_base_game(config)
+    player = seat_player(policy_player(agent, state, deterministic=True), base, params)
+
+    @jax.jit
+    def both(key: jax.Array, position: Any, seen: Any, memory: Any, carry: Any) -> Any:
+        inside = position.env_state
+        mask, obs = base.action_mask(inside, params), base.observe(inside, params)
+        action, after = agent.act(state, seen, memory, key, True, mask)
+        memory = advance_carry(base.to_move(inside), memory, after)
+        given, carry = player.act(key, inside, obs, mask, carry)
+        seen, position, _, over, _ = game.step_env(key, position, action, params)
+        return (position, seen, memory, carry), (action, given), over | game.is_truncated(position, params)
+
+    chosen = []
+    for number in range(2):
+        seen, position = game.reset_env(jax.random.key(number), params)
+        carry = player.initial(position.env_state, base.observe(position.env_state, params))
+        mask = base.action_mask(position.env_state, params)
+        memory = initial_carry(agent, state, seen, mask)
+        over, moves = False, 0
+        while not over:
+            (position, seen, memory, carry), (action, given), over = both(jax.random.key(9), position, seen, memory, carry)
+            np.testing.assert_allclose(action, given, rtol=1e-6)
+            chosen.append(np.ravel(action))
+            moves += 1
+        assert moves > 4
+    assert len(np.unique(np.stack(chosen), axis=0)) > 1
+
+
+@pytest.mark.slow
+def test_agents_with_and_without_frames_meet_in_matches() -> None:
+    """Who remembers its bit by frames beats who cannot: also an agent that learned against a fixed player."""
+    fields: dict[str, Any] = {"num_steps": 16, "learning_rate": 3e-3, "num_minibatches": 2, "network": {"hidden": [16]}}
+    game = Recall()
+    configs = (
+        rljax.SelfPlayConfig(env=game, frame_stack=2, num_envs=64, total_timesteps=20 * 1024, **fields),
+        rljax.SelfPlayConfig(env=game, num_envs=64, total_timesteps=1024, **fields),
+        rljax.PPOConfig(env=Versus(game), frame_stack=2, num_envs=64, total_timesteps=20 * 1024, **fields),
+    )
+    entrants = []
+    for config in configs:
+        result = jax.jit(rljax.make_train(config))(jax.random.key(0))
+        entrants.append(policy_player(rljax.make_agent(config), result.state, deterministic=True))
+    play = lambda a, b: play_match(game, game.default_params, a, b, jax.random.key(1), 400).result  # noqa: E731
+    for knows in (entrants[0], entrants[2]):
+        result = np.asarray(jax.jit(lambda knows=knows: play(knows, entrants[1]))())
+        assert (result >= 0).all()
+        assert 0.4 < result.mean() < 0.6  # the other guesses
+    assert (np.asarray(jax.jit(lambda: play(entrants[0], entrants[2]))()) == 0).all()
 
 
 def test_matches_of_turns_have_no_limit_of_an_agents_own_moves() -> None:

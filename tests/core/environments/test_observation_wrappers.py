@@ -76,5 +76,7 @@ def test_what_does_not_fit_is_one_clear_line() -> None:
         wrappers.GrayScale(wrappers.GrayScale(wrappers.PixelObservation(env, 8))).reset_env(jax.random.key(0), params)
     with pytest.raises(rljax.ConfigError, match="Resize: width = 0, expected an integer of at least 1"):
         wrappers.Resize(env, 8, 0)
-    with pytest.raises(rljax.ConfigError, match=r"frame_stack: observations of .* are Dict, expected arrays"):
+    with pytest.raises(
+        rljax.ConfigError, match=r"^frame_stack: observations of .* have a part that only the critic sees, expected arrays"
+    ):
         rljax.make_agent(rljax.PPOConfig(env="HiddenBit-v0", frame_stack=2))

@@ -268,16 +268,6 @@ def test_fields_of_the_configuration_are_these_wrappers() -> None:
     assert np.isfinite(np.asarray(losses)).all()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"frame_stack": 2}],
-)
-def test_games_refuse_them_in_one_line(changes: dict[str, Any]) -> None:
-    name = next(iter(changes))
-    with pytest.raises(rljax.ConfigError, match=f"^{name}: is for environments of one agent, and env = 'TicTacToe-v0' is a game"):
-        rljax.make_agent(rljax.SelfPlayConfig(env="TicTacToe-v0", **changes))
-
-
 def test_masks_that_do_not_change_leave_a_repeated_action_legal() -> None:
     env, params = make_env("MultiDiscreteMatch-v0")
     for wrapped in (wrappers.StickyActions(env, 0.25), wrappers.ActionRepeat(env, 2)):

@@ -16,7 +16,7 @@ from rljax.core.contract import check_contract
 from rljax.core.environments.spaces import Discrete, MultiDiscrete
 from rljax.core.environments.wrappers import flatten_observation
 from rljax.core.errors import ConfigError
-from rljax.core.games.game_wrappers import FlattenPlayers
+from rljax.core.games.game_wrappers import FlattenPlayers, GameFrameStack
 from rljax.core.games.versus import Remembering, Versus, one_of, random_actions, random_player, seat_player, without_view
 from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
 
@@ -108,6 +108,61 @@ def test_only_the_agent_sees_what_wrappers_make_of_observations() -> None:
     assert flat.observation_space(params).shape == flat_obs.shape[1:]
     assert seen
     assert all(shapes == jax.tree.map(jnp.shape, base.reset_env(key, params)[0]) for shapes in seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every_move", [False, True])
+@pytest.mark.parametrize(
+    "base",
+    [Parade((0, 1, 2), turns=True), Parade((0, 1, 2)), Parade((0, 1, 1, 0), "heads", turns=True)],
+    ids=["turns", "at once", "teams"],
+)
+def test_the_agent_alone_sees_what_it_saw_at_its_own_last_moves(base: Parade, every_move: bool) -> None:
+    """As plain Python remembers it; the opponent sees what the game gives."""
+    params, count, length = base.default_params.replace(steps=16), 3, 16
+    seen: list[Any] = []
+    act = counting(base.space, 2)
+
+    def watching(key: jax.Array, state: Any, obs: Any, mask: Any, carry: Any) -> Any:
+        seen.append(jax.tree.map(jnp.shape, obs))
+        return act.act(key, state, obs, mask, carry)
+
+    def played(game: Any) -> Any:
+        """The agent's observations, which of its players move next, and rewards."""
+        versus = Versus(game, Remembering(watching), joint=False, every_move=every_move)
+
+        def step(loop: Any, key: jax.Array) -> Any:
+            obs, state = loop
+            moves = versus.own_moves(state)
+            action = versus._team_part(state.team, random_actions(base, params, key, base.action_mask(state.game, params)))
+            # The state of the game with its views, as pictures are drawn of it.
+            whole = versus._team_part(state.team, game.observe(versus.inner(state), params))
+            after, state, reward, _, _ = versus.step_env(key, state, action, params)
+            return (after, state), (obs, moves, reward, jnp.all(whole == obs))
+
+        start = versus.reset_env(jax.random.key(2), params)
+        return jax.lax.scan(step, start, jax.random.split(jax.random.key(4), length))[1]
+
+    flat = FlattenPlayers(base)
+    (now, moves, reward, _), (obs, same_moves, same_reward, whole) = (
+        jax.tree.map(np.asarray, jax.jit(lambda game=game: played(game))()) for game in (flat, GameFrameStack(flat, count))
+    )
+    np.testing.assert_array_equal(reward, same_reward)
+    np.testing.assert_array_equal(moves, same_moves)
+    assert whole.all()
+    assert moves.any()
+    now, obs, moves = (x.reshape(length, -1, x.shape[-1]) for x in (now, obs, moves.reshape(length, -1, 1)))
+    for player in range(now.shape[1]):
+        saw: list[np.ndarray] = []
+        for time in range(length):
+            current = now[time, player]
+            expected = [*[(saw or [current])[0]] * count, *saw, current][-count:]
+            np.testing.assert_array_equal(obs[time, player], np.concatenate(expected))
+            if moves[time, player, 0]:
+                saw.append(current)
+        assert len(saw) > 1
+    assert seen
+    assert all(shapes == jax.tree.map(jnp.shape, base.reset_env(jax.random.key(0), params)[0]) for shapes in seen)
 
 
 @pytest.mark.slow
