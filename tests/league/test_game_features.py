@@ -27,6 +27,7 @@ from rljax.league.learning import _bonus, _rewards, _streams
 from rljax.league.parts import GameParts, Learner, Player, game_init, game_parts, learners_of, players_of
 from rljax.league.training import game_collect
 from tests.collect.games.parade import Parade
+from tests.core.games.recall import Recall
 
 SMALL = {"num_envs": 8, "num_steps": 12, "num_epochs": 1, "num_minibatches": 1, "total_timesteps": 96 * 4}
 GRU = {"type": "gru", "hidden": [8], "size": 8, "head_hidden": []}
@@ -47,6 +48,10 @@ FEATURES = {
     "memory at once": self_play("race:TMaze-v0", network=GRU, **AT_ONCE),
     "memory in a league": league("TicTacToe-v0", network=GRU, normalize_observations=True),
     "heads in a league": league("race:Composite-v0", action_heads="autoregressive", **AT_ONCE),
+    "frames in turns in a league": league("TicTacToe-v0", network={"hidden": [8]}, frame_stack=3, normalize_observations=True),
+    "frames at once, with memory, groups and a central critic": self_play(
+        "Territory-v0", frame_stack=2, flatten_observations=True, weights="player", network=GRU, central_critic=True
+    ),
     "groups of auto-regressive heads": self_play(
         "race:Composite-v0", action_heads="autoregressive", weights="player", network=GRU, **TURNS
     ),
@@ -274,6 +279,37 @@ def test_what_one_group_learns_leaves_the_others_as_they_were() -> None:
     moved = np.stack(jax.tree.leaves(moved)).max(axis=0)
     assert moved[0] > 1e-5
     assert moved[1] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [True, False])
+def test_frames_solve_a_game_in_which_the_observation_before_says_what_to_do(turns: bool) -> None:
+    """Without memory; without frames there is nothing but a guess. In turns, what is seen in the other's turn is no frame."""
+    right = {}
+    for frames in (None, 2):
+        config = rljax.SelfPlayConfig(
+            env=Recall(turns), frame_stack=frames, num_envs=64, num_steps=16, num_minibatches=2, learning_rate=3e-3,
+            total_timesteps=20 * 64 * 16, network={"hidden": [16]},
+        )  # fmt: skip
+        result = jax.jit(jax.vmap(rljax.make_train(config)))(jax.random.split(jax.random.key(0), 3))
+        right[frames] = np.asarray(result.metrics["env/right"][:, -1])
+    assert (right[2] > 0.95).all()
+    assert (right[None] < 0.6).all()
+
+
+@pytest.mark.slow
+def test_exploitability_of_a_policy_that_observes_frames() -> None:
+    config = self_play("KuhnPoker-v0", frame_stack=2, exploitability_every=96)
+    agent = rljax.make_agent(config)
+    assert agent.exploitability is not None
+    state = agent.init(jax.random.key(0))
+    tree = game_parts(config).tree
+    assert tree is not None
+    assert tree.observations[0].shape[-1] == 2 * KuhnPoker().observation_space(KuhnPoker().default_params).shape[-1]
+    main = jax.tree.map(lambda x: x[0], players_of(state))
+    found = float(agent.exploitability(state))
+    assert found == pytest.approx(float(exploitability(tree, tree_policies(game_parts(config), main))), abs=1e-6)
+    assert 0.1 < found < 1.0
 
 
 @pytest.mark.slow

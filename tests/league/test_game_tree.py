@@ -14,6 +14,7 @@ import rljax
 from rljax.core.environments.environment import EnvState
 from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import GameFrameStack
 from rljax.envs import ConnectFour, KuhnPoker, LeducPoker, MatrixGame, Territory, TicTacToe
 from rljax.envs.matrix_game import BIASED_RPS, RPS
 from rljax.league.game_tree import (
@@ -26,6 +27,7 @@ from rljax.league.game_tree import (
     nash_conv,
     uniform_policies,
 )
+from tests.core.games.recall import Recall
 from tests.planning.dice import BOLD, SAFE, TURNS, Race, race_positions, race_values
 
 GAMES = {"kuhn_poker": KuhnPoker(), "leduc_poker": LeducPoker(), "tic_tac_toe": TicTacToe()}
@@ -324,6 +326,19 @@ def test_a_player_that_forgets_its_own_moves_is_refused() -> None:
     merged = game_tree(Twice(sees=False, keeps=False))
     assert merged.merged
     assert float(best_response(merged, uniform_policies(merged), 0)[0]) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_a_player_knows_what_its_frames_show() -> None:
+    """One whose observation forgets a bit knows it by the frame before; where nothing is forgotten, values stay the same."""
+    # One bit of two at the first move; at the second move nothing, or the same bit.
+    for tree, sets, value in ((game_tree(Recall()), 3, 0.0), (game_tree(GameFrameStack(Recall(), 2)), 4, 0.5)):
+        assert [len(mask) for mask in tree.masks] == [sets, sets]
+        assert float(best_response(tree, uniform_policies(tree), 0)[0]) == pytest.approx(value, abs=1e-6)
+    kuhn, framed = tree_of("kuhn_poker"), game_tree(GameFrameStack(KuhnPoker(), 3))
+    policies = uniform_policies(kuhn), uniform_policies(framed)
+    np.testing.assert_allclose(game_values(framed, policies[1]), game_values(kuhn, policies[0]), atol=1e-6)
+    np.testing.assert_allclose(nash_conv(framed, policies[1]), nash_conv(kuhn, policies[0]), atol=1e-6)
 
 
 @pytest.mark.parametrize("chance", [[0.5, 0.6], [1.5, -0.5], [0.5, float("nan")]])

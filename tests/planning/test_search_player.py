@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import pytest
 import rljax
 from rljax.algos.common.policy import policy_and_value
 from rljax.cli.main import main
+from rljax.collect.environments import make_base_game, make_game
 from rljax.collect.games.matches import play_match, policy_player
+from rljax.core.games.versus import seat_player
 from rljax.league.parts import game_parts
-from rljax.planning import search_player
+from rljax.planning import make_mcts, search_player
+from rljax.planning.mcts import evaluation_from
 from rljax.run.players import agent_player
 from tests.run.export.kinds import player_of
 
@@ -73,6 +77,38 @@ def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
     result = np.asarray(jax.jit(lambda key: play_match(game, params, *players, key, 100).result)(jax.random.key(1)))
     assert (result > 0).mean() > 0.6
     assert (result < 0).mean() < 0.1
+
+
+@pytest.mark.slow
+def test_a_search_of_frames_is_the_same_in_matches_and_in_the_training_game() -> None:
+    """Its positions, also those that it looks ahead to, have what both players saw at their own last moves."""
+    config = rljax.AlphaZeroConfig(**{**TINY, "num_simulations": 4}, frame_stack=3, flatten_observations=True)
+    result = jax.jit(rljax.make_train(config))(jax.random.key(0))
+    assert all(np.isfinite(x).all() for name, x in result.metrics.items() if name.startswith("train/"))
+    agent, (game, params), (base, _) = rljax.make_agent(config), make_game(config), make_base_game(config)
+    assert agent.policy_and_value is not None
+    assert jax.tree.leaves(result.state.obs)[0].shape[-1] == 3 * 18
+    evaluate = evaluation_from(partial(agent.policy_and_value, result.state))
+    player = seat_player(search_player(agent, result.state, 24), base, params)
+    plain = make_mcts(game, params, evaluate=evaluate, num_simulations=24)
+
+    @jax.jit
+    def both(key: jax.Array, position: Any, carry: Any) -> Any:
+        inside = position.env_state
+        wanted = plain(key, jax.tree.map(lambda x: x[None], position)).action[0]
+        action, carry = player.act(key, inside, base.observe(inside, params), base.action_mask(inside, params), carry)
+        _, position, _, over, _ = game.step_env(key, position, action, params)
+        return position, carry, wanted, action[0], over
+
+    _, position = game.reset_env(jax.random.key(0), params)
+    carry = player.initial(position.env_state, base.observe(position.env_state, params))
+    over, moves = False, 0
+    while not over:
+        position, carry, wanted, action, over = both(jax.random.key(moves), position, carry)
+        assert int(wanted) == int(action)
+        jax.tree.map(np.testing.assert_array_equal, carry, position.frames)
+        moves += 1
+    assert moves >= 5
 
 
 @pytest.mark.parametrize(
