@@ -34,6 +34,7 @@ from rljax.algos.common.value_heads import HeadConfig, num_values, value_of_rewa
 from rljax.algos.imitation.parts import (
     ImitationParts,
     ImitationState,
+    against_itself,
     agreement,
     agreement_metrics,
     example_obs,
@@ -41,6 +42,7 @@ from rljax.algos.imitation.parts import (
     imitate,
     imitation_parts,
     initial_params,
+    is_game,
     seen_obs,
 )
 from rljax.collect.curriculum.levels import with_levels
@@ -60,7 +62,9 @@ from rljax.nn.modules.classes import argmax_of
 
 @algorithm("distill")
 class DistillConfig(ActionConfig):
-    """Policy distillation. `env` is for evaluation; teachers bring the environments that they were trained in."""
+    """Policy distillation. `env` is for evaluation, and may be a game; teachers bring the environments that they were trained in.
+    In a game a teacher plays all players but the student's.
+    """
 
     teachers: tuple[str, ...] = static(
         default=(),
@@ -89,6 +93,11 @@ class DistillConfig(ActionConfig):
     huber_delta: float | None = leaf(
         default=1.0, doc="error from which on the value loss is linear (Huber loss); none: squared error", gt=0
     )
+
+    @property
+    def of_games(self) -> bool:  # type: ignore[override]
+        """True if `env` is a game."""
+        return is_game(self)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,9 +211,13 @@ def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
         run = read_run(path, student.config)
     parts = teacher_parts(student, run.config, path)
     average = getattr(run.state, "average_params", None)
-    policy = Teacher(run.state.params if average is None else average, run.state.obs_statistics)
     # On the host: a cached array of a trace would not outlive it.
-    return TeacherOfShare(parts, jax.tree.map(np.asarray, policy))
+    policy = jax.tree.map(np.asarray, Teacher(run.state.params if average is None else average, run.state.obs_statistics))
+    if run.config.of_games:
+        if hasattr(run.config, "num_learners"):
+            policy = jax.tree.map(lambda x: x[0], policy)  # the main agent
+        parts = against_itself(parts, policy, _num_values(run.config))
+    return TeacherOfShare(parts, policy)
 
 
 def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationParts:
@@ -213,10 +226,19 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
     Raises:
         ConfigError: it cannot teach this student; the message calls it `name`.
     """
-    if not isinstance(config, ActionConfig) or config.of_games:
-        raise ConfigError(f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc or distill")
-    values = num_values(config) if isinstance(config, HeadConfig) else 1
-    parts = imitation_parts(config.replace(num_devices=1), values)
+    if not isinstance(config, ActionConfig) and not config.of_games:
+        raise ConfigError(
+            f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc, distill, self_play, league or alphazero"
+        )
+    weights = getattr(config, "weights", "shared")
+    if weights != "shared":
+        raise ConfigError(f"teachers: {name} has weights = '{weights}', expected 'shared', one policy for all players")
+    if getattr(config, "central_critic", False):
+        raise ConfigError(
+            f"teachers: {name} has central_critic = true, expected false, as a student's critic sees one player's part"
+        )
+    # Minibatches are the student's.
+    parts = imitation_parts(config.replace(num_devices=1, num_minibatches=1), _num_values(config))
     curriculum = getattr(config, "curriculum", None)
     if curriculum is not None:
         # An array of a trace would not outlive it, and the parts do.
@@ -229,6 +251,11 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
             f"{env_name(student.config)!r}"
         )
     return parts
+
+
+def _num_values(config: Any) -> int:
+    """Return the number of value heads of a teacher's policy."""
+    return num_values(config) if isinstance(config, HeadConfig) else 1
 
 
 def _form(parts: ImitationParts) -> Any:

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import ActionConfig
-from rljax.algos.common.game_policy import build_game_policy
+from rljax.algos.common.game_policy import build_game_policy, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import build_policy
 from rljax.algos.common.state import NormalizedState
+from rljax.algos.common.teacher import Teacher
 from rljax.collect.environments import make_training_env
 from rljax.collect.minibatches import minibatch_steps
 from rljax.collect.normalizers import update_statistics
@@ -20,8 +21,11 @@ from rljax.collect.streams import batch_major, flat_steps, own_mean
 from rljax.core.agent import Metrics
 from rljax.core.config import Config
 from rljax.core.environments.spaces import Dict, as_space, head_sizes
+from rljax.core.environments.wrappers import EpisodeStatistics
 from rljax.core.errors import ConfigError
 from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import player_view
+from rljax.core.games.versus import Remembering, Versus
 from rljax.core.state import per_environment
 from rljax.envs import resolve_env
 from rljax.nn.outputs.actions import ActionHead
@@ -65,13 +69,13 @@ def imitation_parts(config: ActionConfig, values: int = 1) -> ImitationParts:
 
     Args:
         config: the configuration.
-        values: number of value heads of the policy of an environment.
+        values: number of value heads of the policy.
 
     Raises:
         ConfigError: environment or network do not fit the contract, or each other.
     """
     if config.of_games:
-        _, env_params, env, policy, head = build_game_policy(config)
+        _, env_params, env, policy, head = build_game_policy(config, values)
     else:
         env, env_params = make_training_env(config)
         policy, head = build_policy(
@@ -89,6 +93,31 @@ def imitation_parts(config: ActionConfig, values: int = 1) -> ImitationParts:
             "whose minibatches are whole streams"
         )
     return ImitationParts(config, env, env_params, policy, head)
+
+
+def against_itself(parts: ImitationParts, policy: Teacher, values: int) -> ImitationParts:
+    """Return the parts of a game's policy with an environment in which it plays all players but one, which is drawn for each
+    episode.
+
+    Args:
+        parts: from `imitation_parts`, of a game.
+        policy: parameters of one player, and the statistics that normalise its observations.
+        values: number of value heads of the policy.
+
+    Raises:
+        ConfigError: players of the game have mates, who would have to move together.
+    """
+    game = parts.env.env
+    if game.num_teams < game.num_players:
+        raise ConfigError(f"teachers: {game.name} has teams of several players, expected games of players on their own")
+    act = game_act(
+        game, parts.env_params, parts.policy, parts.head, lambda policy: (policy.params, policy.obs_statistics), values
+    )
+
+    def play(key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
+        return act(policy, player_view(game, obs), carry, key, False, mask)
+
+    return parts._replace(env=EpisodeStatistics(Versus(game, Remembering(play))))
 
 
 def example_obs(parts: ImitationParts) -> Any:

@@ -26,11 +26,14 @@ from rljax.algos.imitation.distill import (
     distill_parts,
     teacher_parts,
 )
-from rljax.algos.imitation.parts import imitation_parts, initial_params
+from rljax.algos.imitation.parts import against_itself, imitation_parts, initial_params
+from rljax.collect.games.matches import play_match, policy_player
 from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import episode_means, reset_carry
 from rljax.core.environments.environment import Environment, EnvState
 from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.environments.wrappers import EpisodeStatistics
+from rljax.core.games.versus import Versus, random_player
 from tests.run.tiny_runs import assert_refused
 
 CONFIG = rljax.DistillConfig(env="TMaze-v0", num_envs=4, num_steps=7, num_minibatches=1, network={"hidden": [8]}, time_limit=5)
@@ -353,7 +356,9 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], 
     assert message(CONFIG) == "teachers = []: expected the folders of one or several runs"
     assert "no run there" in message(CONFIG.replace(teachers=(str(tmp_path),)))
     dqn = saved(tmp_path / "dqn", rljax.DQNConfig(buffer_size=400, learning_starts=100, network={"hidden": [4]}))
-    assert "is of dqn, expected ppo, impala, bc or distill" in message(CONFIG.replace(teachers=(dqn,)))
+    assert "is of dqn, expected ppo, impala, bc, distill, self_play, league or alphazero" in message(
+        CONFIG.replace(teachers=(dqn,))
+    )
     assert "whose observations or actions are not those of env = 'CartPole-v1'" in message(
         CONFIG.replace(env="CartPole-v1", teachers=teachers)
     )
@@ -364,3 +369,75 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], 
     with pytest.raises(rljax.ConfigError, match="num_envs = 4: expected a multiple of the 3 teachers"):
         CONFIG.replace(teachers=(*teachers, teachers[0]))
     assert_refused(["train", "distill", "--teachers", '["nowhere"]'], "nowhere: no run there", capsys)
+
+
+GAME: dict[str, Any] = {"env": "TicTacToe-v0", "num_envs": 8, "num_steps": 8, "num_minibatches": 1}
+STUDENT = rljax.DistillConfig(**GAME, network={"hidden": [16]}, total_timesteps=64 * 100, learning_rate=1e-2)
+LEAGUE = rljax.LeagueConfig(
+    **GAME, network=GRU, normalize_observations=True, average_decay=0.9, num_slots=1, main_exploiters=1, league_exploiters=0
+)
+ALPHAZERO = rljax.AlphaZeroConfig(**GAME, network={"hidden": [5]}, normalize_observations=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [LEAGUE, ALPHAZERO], ids=["league", "alphazero"])
+def test_a_teacher_of_a_game_plays_all_other_players_as_its_agent_does(config: Any, tmp_path: Path) -> None:
+    """Of a league that is its main agent, with its memory and its statistics."""
+    path = saved(tmp_path / "run", config)
+    parts = distill_parts(STUDENT.replace(teachers=(path,)))
+    run = rljax.load_run(path)
+    agent, game = rljax.make_agent(run.config), rljax.make_env("TicTacToe-v0")[0]
+    by_hand = EpisodeStatistics(Versus(game, policy_player(agent, run.state, deterministic=False)))
+
+    def play(env: Any, key: jax.Array) -> Any:
+        def step(loop: Any, key: jax.Array) -> Any:
+            obs, state = loop
+            act_key, step_key = jax.random.split(key)
+            action = jax.random.categorical(act_key, jnp.where(env.action_mask(state, None), 0.0, -jnp.inf))
+            obs, state, reward, *_ = env.step(step_key, state, action, None)
+            return (obs, state), (obs, reward)
+
+        return jax.lax.scan(step, env.reset_env(key, None), jax.random.split(key, 30))[1]
+
+    teaching = parts.teachers[0].parts.env
+    games, expected = (jax.jit(lambda key, env=env: play(env, key))(jax.random.key(3)) for env in (teaching, by_hand))
+    jax.tree.map(np.testing.assert_array_equal, games, expected)
+    assert {-1.0, 1.0} & set(np.unique(games[1]))
+    # What it teaches is what it would do itself.
+    state = jax.jit(lambda key: distill_init(parts, key))(jax.random.key(0))
+    _, lessons = jax.jit(lambda state: distill_collect(parts, state))(state)
+    obs, mask = (x[0] for x in (lessons.raw_obs, lessons.taught.mask))
+    likeliest, _ = agent.act(run.state, obs, state.teacher_carry[0], jax.random.key(0), True, mask)
+    np.testing.assert_array_equal(lessons.taught.label[0].ravel(), likeliest)
+
+
+@pytest.mark.slow
+def test_a_student_learns_a_game_from_self_play_and_plays_matches(tmp_path: Path) -> None:
+    path = saved(tmp_path / "teacher", rljax.SelfPlayConfig(**GAME, network={"hidden": [8]}))
+    result = rljax.fit(STUDENT.replace(teachers=(path,)), run_dir=tmp_path / "student")
+    divergence, accuracy = (np.asarray(result.metrics[name]) for name in ("train/teacher_kl", "train/accuracy"))
+    assert accuracy[-3:].mean() > 0.75
+    assert divergence[-3:].mean() < 0.3 * divergence[0], divergence
+    run, game = rljax.load_run(tmp_path / "student"), rljax.make_env("TicTacToe-v0")[0]
+    player = policy_player(rljax.make_agent(run.config), run.state)
+    assert np.isfinite(play_match(game, None, player, random_player, jax.random.key(0), 20).result).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (rljax.DQNConfig(), "it is of dqn, expected ppo, impala, bc, distill, self_play, league or alphazero"),
+        (rljax.SelfPlayConfig(**GAME, weights="team"), "it has weights = 'team', expected 'shared'"),
+        (rljax.SelfPlayConfig(**GAME, central_critic=True), "it has central_critic = true, expected false"),
+        (rljax.SelfPlayConfig(**GAME | {"env": "KuhnPoker-v0"}), "it is trained in KuhnPoker-v0, whose observations or actions"),
+    ],
+)
+def test_policies_that_cannot_teach_players_of_a_game_are_refused(config: Any, told: str) -> None:
+    with pytest.raises(rljax.ConfigError, match=f"^teachers: {told}"):
+        teacher_parts(imitation_parts(STUDENT), config, "it")
+
+
+def test_players_with_mates_are_not_taught() -> None:
+    parts = imitation_parts(STUDENT.replace(env="Territory-v0"))
+    with pytest.raises(rljax.ConfigError, match=r"^teachers: Territory-v0 has teams of several players, expected games of"):
+        against_itself(parts, Teacher(None, None), 1)
