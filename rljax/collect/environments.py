@@ -188,7 +188,7 @@ def _refuse_around_game(env: Any) -> None:
     if isinstance(inside, Game):
         raise ConfigError(
             f"env: {type(env).__name__} around {inside.name} is an environment of one agent, expected a game: give the game "
-            "itself with time_limit, scale_rewards or clip_rewards, or a wrapper derived from "
+            "itself with time_limit, frame_stack, scale_rewards or clip_rewards, or a wrapper derived from "
             "rljax.core.games.game_wrappers.WrappedGame"
         )
 

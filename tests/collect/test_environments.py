@@ -30,7 +30,8 @@ class Mine(Wrapper):
 def test_wrappers_of_environments_around_a_game_are_refused_by_name(kind: Any, wrap: Callable[[Any], Any], name: str) -> None:
     expected = (
         rf"env: {name} around KuhnPoker-v0 is an environment of one agent, expected a game: give the game itself with "
-        r"time_limit, scale_rewards or clip_rewards, or a wrapper derived from rljax\.core\.games\.game_wrappers\.WrappedGame$"
+        r"time_limit, frame_stack, scale_rewards or clip_rewards, or a wrapper derived from "
+        r"rljax\.core\.games\.game_wrappers\.WrappedGame$"
     )
     with pytest.raises(rljax.ConfigError, match=expected):
         rljax.make_agent(kind(env=wrap(KuhnPoker())))

@@ -155,6 +155,28 @@ def test_a_search_player_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_recorded_games_of_agents_with_frames_hold_what_the_game_shows(tmp_path: Path) -> None:
+    """The frames that the agent saw are the observations of the episode's steps before, since these are the seat's own moves."""
+    config = rljax.SelfPlayConfig(
+        env="TicTacToe-v0", frame_stack=3, num_envs=2, num_steps=4, num_minibatches=1, network={"hidden": [8]}
+    )
+    agent, state = trained(config)
+    dataset = rljax.demonstrations((agent, state), tmp_path / "data", num_episodes=2, against="random")
+    for episode in whole(dataset):
+        obs = episode["obs"][: len(episode["action"])]
+        stacked = np.concatenate([np.concatenate([obs[:1]] * shift + [obs[: len(obs) - shift]]) for shift in (2, 1, 0)], axis=-1)
+        wanted, _ = agent.act(
+            state, jnp.asarray(stacked), None, jax.random.key(0), True, jnp.asarray(episode["mask"][: len(obs)])
+        )
+        np.testing.assert_array_equal(episode["action"], wanted)
+    clone = rljax.BCConfig(env="TicTacToe-v0", dataset=str(tmp_path / "data"), frame_stack=3, network={"hidden": [8]})
+    with pytest.raises(
+        ConfigError, match=r"holds observations as TicTacToe-v0 gives them, \[18\], .* \[54\]: .* frame_stack = none"
+    ):
+        rljax.fit(clone)
+
+
+@pytest.mark.slow
 def test_an_interrupted_recording_continues_with_the_same_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C within a round keeps all episodes of those before it, although they are too few for a shard."""
     how: dict[str, Any] = {"num_episodes": 22, "env": "CartPole-v1", "num_envs": 4, "seed": 5}
