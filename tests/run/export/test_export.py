@@ -315,6 +315,7 @@ def test_named_heads_are_a_dictionary_of_actions(tmp_path: Path) -> None:
         ("HeavyBox-v0", {}),  # two players in a team
         ("KuhnPoker-v0", {"central_critic": True}),
         ("TicTacToe-v0", {"weights": "player", "central_critic": True}),
+        ("KuhnPoker-v0", {"frame_stack": 3}),
     ],
 )
 def test_policies_of_games_are_those_of_one_seat(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -329,6 +330,8 @@ def test_policies_of_games_are_those_of_one_seat(env: str, changes: dict[str, An
     legal = game.action_mask(start, params)
     for seat in range(game.num_players):
         obs, mask = jax.tree.map(lambda x, seat=seat: np.asarray(x)[seat], (observed, legal))
+        if "frame_stack" in changes:
+            obs = np.concatenate([obs] * changes["frame_stack"], axis=-1)
         if "weights" in changes:
             with pytest.raises(
                 rljax.ConfigError,

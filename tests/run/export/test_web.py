@@ -172,6 +172,10 @@ REFUSED: dict[str, tuple[rljax.Config, str]] = {
         ppo("CartPole-v1", {"hidden": [8]}, frame_stack=2),
         "environment CartPole-v1: a page gives the policy its observation, and this policy sees something else",
     ),
+    "frames of a game": (
+        rljax.AlphaZeroConfig(env="TicTacToe-v0", frame_stack=2, network={"hidden": [8]}),
+        "environment TicTacToe-v0: a page gives the policy its observation, and this policy sees something else",
+    ),
 }
 
 
