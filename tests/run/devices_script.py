@@ -22,6 +22,15 @@ CONFIGS: dict[str, Any] = {
         env="TicTacToe-v0", total_timesteps=1024, num_envs=16, num_steps=8, num_minibatches=2, opponents="pfsp", num_slots=2,
         pool_size=4, snapshot_every=128, network={"hidden": [16]},
     ),
+    "league": rljax.LeagueConfig(
+        env="KuhnPoker-v0", total_timesteps=512, num_envs=16, num_steps=8, num_minibatches=2, num_slots=2, pool_size=4,
+        snapshot_every=128, league_exploiters=0, exploitability_every=256, normalize_observations=True,
+        network={"hidden": [16]},
+    ),
+    "alphazero": rljax.AlphaZeroConfig(
+        env="TicTacToe-v0", total_timesteps=384, num_envs=8, num_steps=16, num_simulations=4, num_minibatches=2,
+        network={"hidden": [16]},
+    ),
     "dreamer": rljax.DreamerConfig(
         size="debug", num_envs=8, total_timesteps=320, batch_size=8, batch_length=8, horizon=3, buffer_size=1600, train_ratio=16,
         learning_starts=100,

@@ -47,6 +47,8 @@ def simulated(name: str, folder: Path) -> dict[str, list[str]]:
         "dqn",
         pytest.param("ppo", marks=[pytest.mark.same_bits, pytest.mark.long]),
         "self_play",
+        "league",
+        "alphazero",
         pytest.param("dreamer", marks=pytest.mark.long),
     ],
 )
@@ -225,7 +227,9 @@ def test_real_launchers_start_a_run(launcher: list[str], count: int, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["ppo", *(pytest.param(name, marks=pytest.mark.long) for name in ("dqn", "dreamer"))])
+@pytest.mark.parametrize(
+    "name", ["ppo", *(pytest.param(name, marks=pytest.mark.long) for name in ("dqn", "dreamer", "self_play"))]
+)
 def test_two_processes_train_one_run_and_come_to_what_one_does(name: str, tmp_path: Path, figure: Callable[[str], None]) -> None:
     config = CONFIGS[name]
     if name == "dreamer":  # two updates: each has hundreds of collectives, and processes that share a core take turns for each
@@ -315,7 +319,7 @@ def test_the_death_of_one_process_ends_the_other_and_the_run_resumes(tmp_path: P
     assert run.step > 0
     config = run.config.replace(num_devices=1, total_timesteps=run.step + 640)
     assert rljax.fit(config, fork=tmp_path / "killed").metrics["episode/return"].shape == (10,)
-    more = ["--resume", "killed", "--total-timesteps", str(run.step + 640)]
+    more = ["--resume", "killed", "--num-devices", "2", "--total-timesteps", str(run.step + 640)]
     (first, said, error), (second, _, other_error) = ended(started(more, tmp_path), 150)
     assert (first, second) == (0, 0), error + other_error
     assert f"trained to step {run.step + 640:,}" in said
