@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.environments.wrappers import join_privileged, split_privileged
-from rljax.nn.modules.recurrent import CellMemory
+from rljax.nn.modules.recurrent import IN_PARTS, CellMemory
 from rljax.nn.networks import one_batch_axis
 
 
@@ -57,9 +57,12 @@ class Policy(nn.Module):
 
     @property
     def cell(self) -> Any:
-        """The cell that is all that the network remembers by (see `CellMemory`); None if there is no such cell."""
+        """The cell that is all that the network remembers by, and that advances in two parts (see `CellMemory`, `IN_PARTS`); None
+        if there is no such cell, or if `advance` may be another one, of a class of the user's own."""
         network = self.network
-        return network.cell if isinstance(network, CellMemory) and type(network).advance is CellMemory.advance else None
+        if not isinstance(network, CellMemory) or type(network).advance is not CellMemory.advance:
+            return None
+        return network.cell if type(network.cell) in IN_PARTS else None
 
     @property
     def in_parts(self) -> bool:

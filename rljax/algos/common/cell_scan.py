@@ -23,10 +23,10 @@ def scan_cell(
     seat: jax.Array | None = None,
 ) -> tuple[Any, Any]:
     """Scan a cell over time, with a gradient that is the scan's and takes less: that of the hidden kernel is one product for all
-    steps, while the gradient of a scan adds up one product of each step.
+    steps, while the gradient of a scan adds up one product of each step. There is no forward-mode derivative (`jax.jvp`).
 
     Args:
-        cell: a cell of `rljax.nn.modules.recurrent`.
+        cell: a cell of a class in `rljax.nn.modules.recurrent.IN_PARTS`.
         apply: `(params, name, *arguments)`: the method of this name, of the cell with its parameters.
         params: parameters of the policy.
         carry: before the first step, `[N, ...]`, or `[N, P, ...]` of P seats.

@@ -170,7 +170,8 @@ def policy_unroll(
 ) -> tuple[Any, jax.Array, Any]:
     """The policy along trajectories: `(outputs [T, N, ...], value [T, N], carry [T, N, ...] after each step)`.
 
-    Encoder and heads see all steps at once; only what remembers is inside the scan.
+    Encoder and heads see all steps at once; only what remembers is inside the scan. With a GRU or an LSTM there is no
+    forward-mode derivative (`jax.jvp`), see `scan_cell`.
 
     Args:
         parts: parts of the algorithm.

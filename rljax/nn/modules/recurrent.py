@@ -13,8 +13,8 @@ Over a sequence `[T, N, D]`, call `project` once, scan `advance` over time, then
 makes all parameters of a cell, from one random draw (see `orthogonal_kernels`): initialise with it or with a whole step.
 `advance` only reads them, so it may be called inside any JAX transformation.
 
-`advance` has two parts, which `rljax.algos.common.cell_scan` takes apart, so that the gradient of the hidden kernel is one
-product for all steps and not one in each step. Only `hidden` and `transposed` read parameters:
+In the cells of this module (`IN_PARTS`), `advance` has two parts, which `rljax.algos.common.cell_scan` takes apart, so that the
+gradient of the hidden kernel is one product for all steps and not one in each step. Only `hidden` and `transposed` read parameters:
 
 - `hidden(carry) -> hidden`: the product with the hidden kernel, and its bias.
 - `transposed() -> kernel` and `back(kernel, d_hidden) -> d_carry`: the gradient of `hidden`, by the transposed kernel. It is made
@@ -312,6 +312,10 @@ class BlockGRUCell(_GRU):
         """One step: `(carry, x [..., D]) -> (carry, y [..., S])`."""
         carry = self.advance(carry, self.project(x))
         return carry, self.output(carry)
+
+
+IN_PARTS = (LSTMCell, GRUCell, BlockGRUCell)
+"""Classes of cells whose `advance` is `step` with what `hidden` returns. A subclass may advance otherwise."""
 
 
 def _transposed(kernel: jax.Array, dtype: Any) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,10 +12,14 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from rljax import PPOConfig
 from rljax.algos.common import cell_scan
 from rljax.algos.common.cell_scan import scan_cell
+from rljax.algos.common.policy import policy_and_value, policy_unroll
+from rljax.algos.ppo import ppo_parts
 from rljax.collect.rollout import reset_carry
 from rljax.collect.streams import of_seat, with_seat
+from rljax.nn.actor_critic import TrunkActorCritic
 from rljax.nn.modules.recurrent import BlockGRUCell, GRUCell, LSTMCell
 
 T, N, INPUTS, SEATS = 11, 5, 4, 3
@@ -94,16 +99,56 @@ def test_several_seeds_in_one_program_have_the_gradients_of_each() -> None:
             np.testing.assert_allclose(found[seed], right, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
-def test_a_step_of_the_gradient_has_one_product(cell: Any) -> None:
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_step_of_a_policys_gradient_has_one_product(cell: str) -> None:
     """A step forward and a step back have a product each; the gradient of the hidden kernel is taken after all steps."""
-    ours, plain, arguments = scans(cell, None)
-    assert products_in_loops(ours, arguments) == [1, 1]
-    assert sum(products_in_loops(plain, arguments)) == 3
+    parts, arguments = policy_of({"type": cell, "size": 8, "hidden": [4], "head_hidden": []})
+    assert products_in_loops(partial(policy_unroll, parts), arguments) == [1, 1]
 
 
-def products_in_loops(scan: Scan, arguments: Any) -> list[int]:
-    """Return the number of products of matrices in a step of each loop of a gradient."""
+class Leaky(GRUCell):
+    """A cell of a user's own, which forgets half of what a GRU would change."""
+
+    def advance(self, carry: jax.Array, gates: jax.Array) -> jax.Array:
+        return 0.5 * carry + 0.5 * super().advance(carry, gates)
+
+
+class Stubborn(TrunkActorCritic):
+    """A network of a user's own, which forgets half of what its cell would change."""
+
+    def advance(self, carry: jax.Array, x: Any) -> jax.Array:
+        return 0.5 * carry + 0.5 * super().advance(carry, x)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        TrunkActorCritic(3, cell=Leaky(8), hidden=(4,), head_hidden=()),
+        Stubborn(3, cell=GRUCell(8), hidden=(4,), head_hidden=()),
+    ],
+    ids=["cell", "network"],
+)
+def test_memories_of_ones_own_advance_in_training_as_in_acting(network: TrunkActorCritic) -> None:
+    parts, (params, obs, carry, begins) = policy_of(network)
+    outputs, _, _ = policy_unroll(parts, params, obs, carry, begins)
+    for t in range(T):
+        now, _, carry = policy_and_value(parts, params, obs[t], reset_carry(carry, begins[t]))
+        np.testing.assert_allclose(outputs[t], now, rtol=1e-5, atol=1e-6)
+    assert sum(products_in_loops(partial(policy_unroll, parts), (params, obs, carry, begins))) == 3
+
+
+def policy_of(network: Any) -> tuple[Any, tuple[Any, jax.Array, Any, jax.Array]]:
+    """Return parts with a policy of this network, and arguments of `policy_unroll` after `parts`."""
+    parts = ppo_parts(PPOConfig(env="TMaze-v0", num_envs=N, num_steps=8, num_minibatches=1, network=network))
+    keys = jax.random.split(jax.random.key(2), 4)
+    obs = jax.random.normal(keys[0], (T, N, 4))
+    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(keys[1], p.shape), parts.policy.init(keys[2], obs[0]))
+    carry = jax.tree.map(jnp.ones_like, parts.policy.initial_carry((N,)))
+    return parts, (params, obs, carry, jax.random.bernoulli(keys[3], 0.2, (T, N)))
+
+
+def products_in_loops(function: Callable[..., Any], arguments: Any) -> list[int]:
+    """Return the number of products of matrices in a step of each loop of the gradient of a function's results."""
     counts = []
 
     def visit(jaxpr: Any) -> int:
@@ -115,6 +160,9 @@ def products_in_loops(scan: Scan, arguments: Any) -> list[int]:
             count += inside + (equation.primitive.name == "dot_general")
         return count
 
-    traced = jax.make_jaxpr(with_gradients(scan))(*arguments)
+    def loss(params: Any, *others: Any) -> jax.Array:
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(function(params, *others)))
+
+    traced = jax.make_jaxpr(jax.grad(loss))(*arguments)
     visit(jax.interpreters.partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[0])
     return counts

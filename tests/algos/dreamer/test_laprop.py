@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from rljax.algos.dreamer.laprop import LaPropState, adaptive_grad_clip, laprop, warmed_up
+from rljax.algos.dreamer.laprop import LaPropState, adaptive_grad_clip, laprop, norms_of, warmed_up
 
 
 def directions_in_plain_python(grads: list[float], b1: float = 0.9, b2: float = 0.999) -> list[float]:
@@ -103,6 +103,15 @@ def test_each_tensor_is_clipped_by_its_own_norms() -> None:
     clipped, _ = adaptive_grad_clip(clip=0.5).update(grads, optax.EmptyState(), params)
     np.testing.assert_array_equal(clipped["large"], grads["large"])
     np.testing.assert_allclose(clipped["small"], 0.5e-2, rtol=1e-6)
+
+
+def test_norms_of_tensors_of_one_size_are_taken_together() -> None:
+    tree = {"kernel": jnp.ones((3, 4)), **{f"bias_{i}": jnp.full(5, 1.0 + i) for i in range(6)}}
+    norms = norms_of(tree)
+    np.testing.assert_allclose(norms["kernel"], math.sqrt(12.0), rtol=1e-6)
+    np.testing.assert_allclose([norms[f"bias_{i}"] for i in range(6)], [(1 + i) * math.sqrt(5.0) for i in range(6)], rtol=1e-6)
+    sums = [equation for equation in jax.make_jaxpr(norms_of)(tree).jaxpr.eqns if equation.primitive.name == "reduce_sum"]
+    assert len(sums) == 2
 
 
 def test_no_gradient_stays_none_and_parameters_are_asked_for() -> None:
