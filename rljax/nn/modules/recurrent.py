@@ -14,7 +14,8 @@ makes all parameters of a cell, from one random draw (see `orthogonal_kernels`):
 `advance` only reads them, so it may be called inside any JAX transformation.
 
 In the cells of this module (`IN_PARTS`), `advance` has two parts, which `rljax.algos.common.cell_scan` takes apart, so that the
-gradient of the hidden kernel is one product for all steps and not one in each step. Only `hidden` and `transposed` read parameters:
+gradient of the hidden kernel is one product for all steps and not one in each step. Parameters are read by `hidden` and
+`transposed` only:
 
 - `hidden(carry) -> hidden`: the product with the hidden kernel, and its bias.
 - `transposed() -> kernel` and `back(kernel, d_hidden) -> d_carry`: the gradient of `hidden`, by the transposed kernel. It is made
