@@ -15,6 +15,7 @@ from rljax.algos.common.policy import build_policy
 from rljax.algos.common.state import NormalizedState
 from rljax.algos.common.teacher import Teacher
 from rljax.collect.environments import make_training_env
+from rljax.collect.games.matches import acting_player
 from rljax.collect.minibatches import minibatch_steps
 from rljax.collect.normalizers import update_statistics
 from rljax.collect.streams import batch_major, flat_steps, own_mean
@@ -24,8 +25,7 @@ from rljax.core.environments.spaces import Dict, as_space, head_sizes
 from rljax.core.environments.wrappers import EpisodeStatistics
 from rljax.core.errors import ConfigError
 from rljax.core.games.game import Game
-from rljax.core.games.game_wrappers import player_view
-from rljax.core.games.versus import Remembering, Versus
+from rljax.core.games.versus import Versus
 from rljax.core.state import per_environment
 from rljax.envs import resolve_env
 from rljax.nn.outputs.actions import ActionHead
@@ -113,11 +113,8 @@ def against_itself(parts: ImitationParts, policy: Teacher, values: int) -> Imita
     act = game_act(
         game, parts.env_params, parts.policy, parts.head, lambda policy: (policy.params, policy.obs_statistics), values
     )
-
-    def play(key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
-        return act(policy, player_view(game, obs), carry, key, False, mask)
-
-    return parts._replace(env=EpisodeStatistics(Versus(game, Remembering(play))))
+    player = acting_player(game, lambda obs, carry, key, mask: act(policy, obs, carry, key, False, mask))
+    return parts._replace(env=EpisodeStatistics(Versus(game, player)))
 
 
 def example_obs(parts: ImitationParts) -> Any:

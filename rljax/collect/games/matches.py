@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -70,11 +70,21 @@ def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -
     """
     game, _ = make_game(agent.config)
     greedy = plays_greedily(game, deterministic)
+    return acting_player(game, lambda obs, carry, key, mask: agent.act(state, obs, carry, key, greedy, mask))
+
+
+def acting_player(game: Game, act: Callable[[Any, Any, jax.Array, Any], tuple[Any, Any]]) -> Player:
+    """Return a player that acts by what `game` shows of the observations of the game that all of its wrappers are around.
+
+    Args:
+        game: the game.
+        act: `(obs, carry, key, mask) -> (action, carry)`.
+    """
 
     def play(key: jax.Array, _: Any, obs: Any, mask: Any, carry: Any) -> tuple[Any, Any]:
         frames, memory = (None, None) if carry is None else carry
         seen, frames = player_view(game, obs, frames)
-        action, memory = agent.act(state, seen, memory, key, greedy, mask)
+        action, memory = act(seen, memory, key, mask)
         return action, (frames, memory)
 
     return Remembering(play)
