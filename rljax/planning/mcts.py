@@ -23,6 +23,7 @@ from rljax.core.environments.spaces import Discrete, as_space
 from rljax.core.errors import ConfigError, is_whole, shown
 from rljax.core.games.chance import draws_from_state, draws_in_step, num_outcomes
 from rljax.core.games.game import Game, side_rewards
+from rljax.core.games.game_step_wrappers import in_steps_of
 from rljax.core.games.game_wrappers import split_views, stack_of, with_frames
 from rljax.core.games.versus import Player, Remembering, random_player
 from rljax.planning.nodes import ILLEGAL, Evaluation, search_nodes
@@ -146,12 +147,15 @@ def make_mcts(
 def searching(search: Search, game: Game) -> Player:
     """Return a search as a player for matches; frames that its game stacks (`GameFrameStack`) are its carry."""
 
-    def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
+    def found(key: jax.Array, state: Any) -> jax.Array:
         return jnp.repeat(search(key, jax.tree.map(lambda x: x[None], state)).action, game.num_players)
 
-    def remembering(key: jax.Array, state: Any, obs: Any, mask: jax.Array, frames: Any) -> tuple[jax.Array, Any]:
+    def play(key: jax.Array, state: Any, _obs: Any, _mask: jax.Array) -> jax.Array:
+        return found(key, in_steps_of(game, state))
+
+    def remembering(key: jax.Array, state: Any, obs: Any, _mask: jax.Array, frames: Any) -> tuple[jax.Array, Any]:
         _, after = split_views(game)[1](obs, frames)
-        return play(key, with_frames(game, state, obs, frames), None, mask), after
+        return found(key, with_frames(game, in_steps_of(game, state), obs, frames)), after
 
     return play if stack_of(game) is None else Remembering(remembering)
 

@@ -111,6 +111,22 @@ def test_a_search_of_frames_is_the_same_in_matches_and_in_the_training_game() ->
     assert moves >= 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_search_takes_the_same_move_in_the_game_of_a_player_with_or_without_end_on_nan(ends: bool) -> None:
+    config = rljax.SelfPlayConfig(**TINY, num_slots=1, end_on_nan=ends, time_limit=7)
+    agent = rljax.make_agent(config)
+    player = search_player(agent, agent.init(jax.random.key(0)), 4)
+    moves = []
+    for config_of_game in (config, config.replace(end_on_nan=not ends)):
+        game, params = make_base_game(config_of_game)
+        key = jax.random.key(1)
+        _, state = game.reset_env(key, params)
+        obs, state, *_ = game.step_env(key, state, jnp.array([4, 0]), params)
+        moves.append(player(key, state, obs, game.action_mask(state, params)))
+    np.testing.assert_array_equal(*moves)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.environments.step_wrappers import ActionRepeat, EndOnNaN, EndOnNaNState, StickyActions, StickyState, finite
+from rljax.core.environments.wrappers import TimeLimitState
 from rljax.core.errors import ConfigError
 from rljax.core.games.game import RESULT, Game
 from rljax.core.games.game_wrappers import Step, WrappedGame
@@ -95,3 +96,16 @@ class GameActionRepeat(ActionRepeat, _OwnSteps):
     def _stops(self, first: Any, state: Any, params: Any) -> jax.Array:
         asked = self.to_move(state) & ~self.to_move(first)
         return super()._stops(first, state, params) | jnp.any(asked)
+
+
+def in_steps_of(game: Game, state: Any) -> Any:
+    """Return a state for `game` of the same game with or without `GameEndOnNaN`, which is no rule: players with and without it
+    meet."""
+    if isinstance(state, TimeLimitState):
+        return state._replace(env_state=in_steps_of(game, state.env_state))
+    ends = isinstance(state, EndOnNaNState)
+    while isinstance(game, WrappedGame) and not isinstance(game, GameEndOnNaN):
+        game = game.env
+    if ends == isinstance(game, GameEndOnNaN):
+        return state
+    return state.env_state if ends else EndOnNaNState(state, jnp.zeros((), bool))
