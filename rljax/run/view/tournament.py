@@ -17,8 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.games.matches import Games, play_games, seatings_of
+from rljax.collect.randomize import GameRandomizeParams
 from rljax.core.config import Config, env_name
 from rljax.core.config_files import config_table
+from rljax.core.contract import layers
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.games.chance import deals, draws_in_step, is_random, script_draws
 from rljax.core.games.game import Game
@@ -239,7 +241,7 @@ def tournament(
         raise ConfigError(f"system = {shown(system)}: expected auto, round-robin or swiss")
     swiss = count > teams and (system == "swiss" or (system == "auto" and len(tables) > ROUND_ROBIN))
     if opening_moves is None:
-        varied = game.best_is_random or game.hides_state or is_random(game, params)
+        varied = game.best_is_random or _hides_state(game) or is_random(game, params)
         opening_moves = 0 if varied else game.opening_moves
     if java_bots:
         check_openings(opening_moves, int(params.max_cycles))
@@ -327,6 +329,15 @@ def tournament(
         orders, weights = split_ties(rankings)
         ratings = plackett_luce(jnp.asarray(orders.reshape(-1, teams)), count, anchor, weights=jnp.asarray(weights))
     return Standings(names, wins, draws, games, all_games, ratings, teams)
+
+
+def _hides_state(game: Game) -> bool:
+    """Return whether a game hides a part of its state besides parameters drawn for each game: deterministic players, who do not
+    see these, may play the same moves whatever is drawn.
+    """
+    drawn = next((layer for layer in layers(game) if isinstance(layer, GameRandomizeParams)), None)
+    hides: bool = game.hides_state if drawn is None else drawn.env.hides_state
+    return hides
 
 
 def _shares(games: Games, seat: int) -> str:

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -18,10 +18,13 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
+from rljax.collect.environments import make_game
 from rljax.collect.games.matches import Games, play_match
+from rljax.collect.randomize import GameRandomizeParams, randomized
 from rljax.core.config_files import dump_config
 from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.games.game import Game, RememberingScript
+from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import random_player
 from rljax.envs import TicTacToe, make_env
 from rljax.envs.microrts.java.engine import BOTS
@@ -31,7 +34,7 @@ from rljax.run.files.folder import Run
 from rljax.run.view.contests import _name_players
 from rljax.run.view.pairings import all_tables, ranking_of, split_ties, swiss_tables
 from rljax.run.view.play import _ask_choice, play
-from rljax.run.view.tournament import Entry, Standings, draw_payoffs, league_standings, make_entries, tournament
+from rljax.run.view.tournament import Entry, Standings, _hides_state, draw_payoffs, league_standings, make_entries, tournament
 from tests.collect.games.parade import Parade, counting, plain_choice, plain_parade
 from tests.run.tiny_runs import assert_refused
 
@@ -140,6 +143,45 @@ def test_two_games_again_and_again_say_little_and_openings_make_them_differ() ->
     assert 90 < varied.games[0, 1] <= 100
     assert varied.few() is None
     assert float(varied.ratings.high[1] - varied.ratings.low[1]) < 200
+
+
+class Tokens(NamedTuple):
+    token: float = 0.5
+
+
+class Naming(Game):
+    """Two players name four numbers each, and in every step the higher one wins; nothing depends on the parameter."""
+
+    default_params = Tokens()
+
+    def observation_space(self, params: Any) -> Any:
+        return Box(0.0, 4.0, (1,))
+
+    def action_space(self, params: Any) -> Any:
+        return Discrete(16)
+
+    def to_move(self, state: Any) -> Any:
+        return jnp.ones(2, bool)
+
+    def reset_env(self, key: jax.Array, params: Any) -> Any:
+        return jnp.zeros((2, 1)), jnp.zeros((), jnp.int32)
+
+    def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+        lead = jnp.sign(action[0] - action[1]).astype(jnp.float32)
+        return jnp.full((2, 1), state + 1.0), state + 1, jnp.stack([lead, -lead]), state >= 3, {}
+
+
+@pytest.mark.slow
+def test_drawn_parameters_do_not_replace_random_openings() -> None:
+    """Whatever is drawn, players that draw nothing would repeat two games; of a game that also hides cards they would not."""
+    game = GameTimeLimit(randomized(Naming(), Tokens(), {"token": [0.0, 1.0]}), 100)
+    assert game.hides_state
+    found = tournament(game, Tokens(), [always(0), always(1)], key=jax.random.key(0), num_games=40)
+    assert found.games[0, 1] > 30
+    kuhn, _ = make_game(rljax.SelfPlayConfig(env="KuhnPoker-v0", time_limit=9))
+    assert _hides_state(kuhn)
+    assert _hides_state(GameRandomizeParams(kuhn, {}))
+    assert not _hides_state(make_env("TicTacToe-v0")[0])
 
 
 @pytest.mark.slow
