@@ -35,6 +35,9 @@ from rljax.envs import game_ids, resolve_env
 EVALUATION_OPPONENT = "random play"
 """The opponent of a game's evaluations: random legal moves."""
 
+RULES: Mapping[str, Any] = {"randomize": {}, "sticky_actions": "none", "action_repeat": "none", "time_limit": "none"}
+"""Fields of configurations that change the rules of a game, with their values in the table of a configuration without them."""
+
 
 def evaluation_opponent(config: Config) -> str | None:
     """Return whom a game's policy is evaluated against, in words; None for environments, and for games of a single team.

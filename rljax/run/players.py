@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.environments import make_base_game
+from rljax.collect.environments import RULES, make_base_game
 from rljax.collect.games.matches import policy_player
 from rljax.collect.randomize import GameRandomizeParams
 from rljax.core.agent import Agent, make_agent
@@ -40,9 +40,6 @@ MCTS_SIMULATIONS = 100
 
 SELF = "self"
 """Name of the opponent that is the player itself."""
-
-RULES: Mapping[str, Any] = {"randomize": {}, "sticky_actions": "none", "action_repeat": "none", "time_limit": "none"}
-"""Fields of configurations that change the rules of a game, with their values in the table of a configuration without them."""
 
 GAME_FIELDS = ("env", "env_params", *RULES)
 """Fields of configurations that say which game is played."""

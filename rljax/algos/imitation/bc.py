@@ -232,7 +232,7 @@ def make_bc(config: BCConfig) -> Agent:
 
     @functools.cache
     def dataset() -> Dataset:
-        return open_fitting(config.dataset, parts.env, parts.env_params, env_name(config), config.held_out)
+        return open_fitting(config, parts.env, parts.env_params, config.held_out)
 
     @functools.cache
     def feed() -> Callable[[jax.Array], Window]:

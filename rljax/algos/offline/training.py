@@ -94,7 +94,7 @@ def offline_agent(parts: OfflineParts, learner: Learner) -> Agent:
     def dataset() -> Dataset | None:
         if config.online and config.dataset is None:
             return None
-        found = open_fitting(config.dataset, parts.env, parts.env_params, env_name(config))
+        found = open_fitting(config, parts.env, parts.env_params)
         _check_masks(parts, found)
         return found
 

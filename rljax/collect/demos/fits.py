@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -9,23 +10,29 @@ import numpy as np
 
 from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.demos.schema import named_leaves
+from rljax.collect.environments import RULES
+from rljax.core.config import env_name
 from rljax.core.environments.spaces import Box, Space, as_space, head_sizes
-from rljax.core.errors import ConfigError, shown
+from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.games.versus import Versus
+from rljax.core.plain import to_plain
 
 VIEWS = ("flatten_observations", "frame_stack")
 """Fields of configurations that change the space of observations."""
 
 
-def open_fitting(path: str | None, env: Any, env_params: Any, name: str, held_out: float = 0.0) -> Dataset:
-    """Open the dataset that a configuration names (see `open_dataset`), and check that it is of its environment.
+def open_fitting(config: Any, env: Any, env_params: Any, held_out: float = 0.0) -> Dataset:
+    """Open the dataset that a configuration names (see `open_dataset`), and check that it is of its environment. Other rules than
+    those that it was recorded with get a warning.
 
     Raises:
         ConfigError: there is none, it is damaged, or it was recorded in another environment (see `check_dataset`).
     """
-    if path is None:
+    if config.dataset is None:
         raise ConfigError("dataset = none: expected the folder of a dataset, such as `rljax demo` records")
-    found = open_dataset(path, held_out=held_out)
-    check_dataset(found, env, env_params, name)
+    found = open_dataset(config.dataset, held_out=held_out)
+    check_dataset(found, env, env_params, env_name(config))
+    _warn_of_rules(found, config, env)
     return found
 
 
@@ -43,9 +50,7 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
     Raises:
         ConfigError: it was recorded in another environment, or with other spaces; the message names both.
     """
-    levels = [env]
-    while (inner := getattr(levels[-1], "env", None)) is not None:
-        levels.append(inner)
+    levels = _levels(env)
     names = {name, *(level.name for level in levels)}
     recorded = dataset.info.env
     if recorded not in names:
@@ -68,6 +73,34 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
                 f"dataset = {str(dataset.path)!r}: was recorded in {recorded} with {what} {_said(of_data)}, "
                 f"but those of env = {name!r} are {_said(of_env)}: expected the same env_params{fields}"
             )
+
+
+def _warn_of_rules(dataset: Dataset, config: Any, env: Any) -> None:
+    """Warn of the rules that a dataset was recorded with, where the configuration has others."""
+    of_game = dataset.info.env != env_name(config) and any(isinstance(level, Versus) for level in _levels(env))
+    if of_game and not config.of_games:
+        return  # an agent against a fixed player leaves the rules of the game's matches to the others
+    recorded = {rule: value for rule, value in dataset.info.wrappers.items() if rule in RULES}
+    # In a sweep a value may be traced.
+    own = {rule: to_plain(x) for rule in recorded if not isinstance(x := getattr(config, rule), jax.core.Tracer)}
+    differ = [rule for rule in own if own[rule] != recorded[rule]]
+    if differ:
+        there, here = (" and ".join(f"{rule} = {_said(table[rule])}" for rule in differ) for table in (recorded, own))
+        matches = ", and plays no matches with the recorded players" if config.of_games else ""
+        warnings.warn(
+            f"dataset = {str(dataset.path)!r}: was recorded with {there}, but the configuration has {here}: set what was "
+            f"recorded, or the policy is evaluated by other rules{matches}",
+            RljaxWarning,
+            stacklevel=3,
+        )
+
+
+def _levels(env: Any) -> list[Any]:
+    """Return an environment or game, and those inside it."""
+    levels = [env]
+    while (inner := getattr(levels[-1], "env", None)) is not None:
+        levels.append(inner)
+    return levels
 
 
 def _form(space: Space) -> Any:

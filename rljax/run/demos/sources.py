@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.collect.demos.schema import WRAPPERS, DatasetInfo
-from rljax.collect.environments import make_evaluation_env
+from rljax.collect.environments import RULES, make_evaluation_env
 from rljax.core.config import Config, env_name
 from rljax.core.config_files import config_table
 from rljax.core.contract import check_contract
@@ -22,7 +22,6 @@ from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
 from rljax.run.players import (
-    RULES,
     SELF,
     Actor,
     Played,

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.collect.environments import RULES
 from rljax.collect.games.matches import Games, play_games, seatings_of
 from rljax.collect.randomize import GameRandomizeParams
 from rljax.core.config import Config, env_name
@@ -35,7 +36,6 @@ from rljax.run.files.outputs import atomic_file, output_path
 from rljax.run.microrts.games import check_openings
 from rljax.run.microrts.matches import java_program, microrts_of, play_java_match
 from rljax.run.players import (
-    RULES,
     UNTRAINED,
     Actor,
     Contestant,
