@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.collect.randomize import randomized
 from rljax.core.check import check_play
@@ -37,6 +38,10 @@ EVALUATION_OPPONENT = "random play"
 
 RULES: Mapping[str, Any] = {"randomize": {}, "sticky_actions": "none", "action_repeat": "none", "time_limit": "none"}
 """Fields of configurations that change the rules of a game, with their values in the table of a configuration without them."""
+
+
+USUAL_STEPS: Mapping[str, Any] = {"action_repeat": 1, "sticky_actions": 0.0}
+"""Fields of configurations that change what a step does, and their values that change nothing."""
 
 
 def evaluation_opponent(config: Config) -> str | None:
@@ -108,15 +113,24 @@ def with_steps(env: Any, env_params: Any, config: Config) -> Any:
         env = randomized(env, env_params, config.randomize)
     if config.end_on_nan:
         env = end_on_nan(env)
-    if config.sticky_actions is not None:
-        env = sticky_actions(env, config.sticky_actions)
-    if config.action_repeat is not None:
-        env = action_repeat(env, config.action_repeat)
-    if config.sticky_actions is not None or config.action_repeat is not None:
+    probability, times = changed_steps(config, "sticky_actions"), changed_steps(config, "action_repeat")
+    if probability is not None:
+        env = sticky_actions(env, probability)
+    if times is not None:
+        env = action_repeat(env, times)
+    if probability is not None or times is not None:
         jax.eval_shape(lambda key: env.reset_env(key, env_params), jax.random.key(0))  # refuses action masks
     if config.time_limit is not None:
         env = time_limit(env, config.time_limit)
     return env
+
+
+def changed_steps(config: Config, name: str) -> Any:
+    """Return the value of a field of `USUAL_STEPS`, or None if it changes nothing. An array, also a traced one, may change steps
+    of some runs, and all of them have one structure.
+    """
+    value = getattr(config, name)
+    return value if isinstance(value, (jax.Array, np.ndarray)) or value != USUAL_STEPS[name] else None
 
 
 _OF_ENVIRONMENTS: tuple[Any, ...] = (EndOnNaN, StickyActions, ActionRepeat, TimeLimit)

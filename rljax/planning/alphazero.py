@@ -22,7 +22,7 @@ from rljax.algos.common.game_policy import build_game_policy, game_act, seen_gam
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.state import NormalizedState, after_update, normalize_obs
-from rljax.collect.environments import make_game, training_reward
+from rljax.collect.environments import changed_steps, make_game, training_reward
 from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -83,11 +83,10 @@ class AlphaZeroConfig(OnPolicyConfig):
                 f"clip_rewards = {self.clip_rewards}: a search adds whole rewards to values, so AlphaZero cannot learn those of "
                 "clipped rewards; expected none; scale_rewards or normalize_rewards suit large rewards"
             )
-        for name, given in (("randomize", bool(self.randomize)), ("sticky_actions", self.sticky_actions is not None)):
-            if given:
-                raise ConfigError(
-                    f"{name} = {shown(getattr(self, name))}: a search does not foresee what is drawn, expected none"
-                )
+        for name, value in (("randomize", self.randomize or None), ("sticky_actions", changed_steps(self, "sticky_actions"))):
+            if value is not None:
+                told = name if isinstance(value, jax.core.Tracer) else f"{name} = {shown(value)}"
+                raise ConfigError(f"{told}: a search does not foresee what is drawn, expected none")
 
 
 class AlphaZeroParts(NamedTuple):

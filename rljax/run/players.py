@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.collect.environments import RULES, make_base_game
+from rljax.collect.environments import RULES, USUAL_STEPS, make_base_game
 from rljax.collect.games.matches import policy_player
 from rljax.collect.randomize import GameRandomizeParams
 from rljax.core.agent import Agent, make_agent
@@ -181,8 +181,8 @@ def _against_fixed(config: Config) -> Versus | None:
 def game_table(config: Config) -> dict[str, Any]:
     """Return `GAME_FIELDS` of a configuration; those of an environment that is a game against a fixed player name the game.
 
-    A rule of None is left to the other players: matches leave the wrappers of such an environment out, and a `time_limit` where
-    it counts only the agent's own moves (see `make_base_game`).
+    A rule that changes nothing is "none", as in `RULES`. A rule of None is left to the other players: matches leave the wrappers
+    of such an environment out, and a `time_limit` where it counts only the agent's own moves (see `make_base_game`).
     """
     table = config_table(config)
     env = _against_fixed(config)
@@ -191,7 +191,7 @@ def game_table(config: Config) -> dict[str, Any]:
         env_params = {name: value for name, value in table["env_params"].items() if name in of_game or name not in of_env}
         limit = None if env.skips_turns else table["time_limit"]
         table |= {"env": env.env.name, "env_params": env_params, **dict.fromkeys(RULES), "time_limit": limit}
-    return {field: table[field] for field in GAME_FIELDS}
+    return {field: RULES[field] if table[field] == USUAL_STEPS.get(field, ()) else table[field] for field in GAME_FIELDS}
 
 
 def game_giver(actors: Sequence[Actor]) -> Actor:

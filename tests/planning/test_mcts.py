@@ -286,6 +286,11 @@ def test_alphazero_refuses_what_its_search_cannot_foresee(changes: dict[str, Any
         rljax.AlphaZeroConfig(**changes)
 
 
+def test_a_traced_value_is_refused_without_printing_it() -> None:
+    with pytest.raises(rljax.ConfigError, match=r"^sticky_actions: a search does not foresee what is drawn, expected none"):
+        jax.vmap(lambda x: rljax.AlphaZeroConfig(sticky_actions=x).gamma)(jnp.array([0.1, 0.2]))
+
+
 class Gamble(Game):
     """Player 0 takes 0 for certain (action 0), or +1 with probability .4 and else -1 (1); before it player 1 moves in vain."""
 

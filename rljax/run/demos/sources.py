@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.collect.demos.schema import WRAPPERS, DatasetInfo
-from rljax.collect.environments import RULES, make_evaluation_env
+from rljax.collect.environments import RULES, USUAL_STEPS, make_evaluation_env
 from rljax.core.config import Config, env_name
 from rljax.core.config_files import config_table
 from rljax.core.contract import check_contract
@@ -119,7 +119,8 @@ def _wrapped(game: Game, table: Mapping[str, Any]) -> dict[str, Any]:
     Of a game's fields only those that change its rules are there: players see their own views of what it gives.
     """
     names = WRAPPER_FIELDS if isinstance(game, Solo) else tuple(RULES)
-    fields = {name: table[name] for name in names if table.get(name) not in (None, "none", False, {})}
+    nothing = (None, "none", False, {})
+    fields = {name: table[name] for name in names if table.get(name) not in (*nothing, USUAL_STEPS.get(name))}
     return {WRAPPERS: fields} if fields else {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -248,6 +249,14 @@ def test_players_with_other_steps_play_another_game(field: str, one: Any, more: 
         expected = f"^one: plays Territory-v0 with {field} = {told}, but {one} in other: expected one game"
         with pytest.raises(rljax.ConfigError, match=expected):
             check_one_game("one", config.replace(**{field: value}), "other", played_game(config))
+
+
+def test_players_whose_steps_nothing_changes_play_one_game() -> None:
+    configs = [rljax.SelfPlayConfig(env="Territory-v0", **x) for x in ({}, {"action_repeat": 1}, {"sticky_actions": 0.0})]
+    for one, other in itertools.product(configs, repeat=2):
+        check_one_game("one", one, "other", played_game(other))
+    with pytest.raises(rljax.ConfigError, match="with action_repeat = 'none', but 2 in other: expected one game"):
+        check_one_game("one", configs[1], "other", played_game(configs[0].replace(action_repeat=2)))
 
 
 def test_an_agent_of_one_player_leaves_sticky_actions_to_the_others() -> None:

@@ -327,6 +327,12 @@ def test_a_run_is_recorded_with_the_wrappers_that_it_was_trained_with(tmp_path: 
         jax.eval_shape(other.step, jax.eval_shape(other.init, jax.random.key(0)))
 
 
+def test_values_that_leave_steps_as_they_are_are_no_wrappers_of_a_recording() -> None:
+    usual = {"action_repeat": 1, "sticky_actions": 0.0}
+    for config in (TINY_PPO.replace(env=Clock(), **usual), rljax.SelfPlayConfig(env="BiasedRPS-v0", **usual)):
+        assert find_cast((rljax.make_agent(config), None)).info.wrappers == {}
+
+
 def test_episodes_that_a_limit_or_a_nan_ends_are_recorded_so(tmp_path: Path) -> None:
     dataset = recorded_clock(tmp_path / "data", randomize={"broken": [2, 3]}, end_on_nan=True, time_limit=2)
     ends = [(*episode["reward"].tolist(), bool(episode["terminated"][-1])) for episode in whole(dataset)]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rljax.collect.environments import USUAL_STEPS, changed_steps
 from rljax.core.agent import Agent, check_state
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError
@@ -56,9 +57,6 @@ MODULES: dict[type, dict[str, str]] = {
 """The environments that have a page, and the modules that only some pages have: the environment, what plays it, and theirs."""
 
 ALWAYS = ("index.html", "style.css", "page.js", "policy.js", "drawing.js")
-
-OTHER_STEPS = {"action_repeat": 1, "sticky_actions": 0}
-"""Fields with which a step of the environment is another one than the page's, and their values that change nothing."""
 
 
 def export_web(
@@ -117,8 +115,8 @@ def describe_page(config: Config) -> dict[str, Any]:
     if type(env) not in MODULES:
         names = ", ".join(kind().name for kind in MODULES)
         raise ConfigError(f"environment {env.name}: there is no page for it; there are pages for {names}")
-    for name, usual in OTHER_STEPS.items():
-        if getattr(config, name) not in (None, usual):
+    for name in USUAL_STEPS:
+        if changed_steps(config, name) is not None:
             raise ConfigError(f"{name} = {getattr(config, name)}: a page plays {env.name} without it")
     for name, value in dataclasses.asdict(params).items():
         if isinstance(value, float) and not math.isfinite(value):
