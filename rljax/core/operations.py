@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters import partial_eval
 
 FREE = ("broadcast_in_dim", "convert_element_type", "copy", "copy_p", "reshape", "squeeze", "stop_gradient", "transpose")
@@ -63,9 +64,24 @@ def trace_needed(function: Callable[..., Any], *arguments: Any) -> tuple[Jaxpr, 
     """Return the traced function without what its results do not need, and which of its inputs (leaves of the arguments) they
     need. Shapes are enough as arguments.
     """
-    traced = jax.make_jaxpr(function)(*arguments).jaxpr
+    return _needed(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _needed(traced: Jaxpr) -> tuple[Jaxpr, list[bool]]:
     needed: tuple[Jaxpr, list[bool]] = partial_eval.dce_jaxpr(traced, [True] * len(traced.outvars))
     return needed
+
+
+def constant_result(function: Callable[..., jax.Array], *arguments: Any) -> np.ndarray | None:
+    """Return the array that a function returns whatever its arguments are, also under a trace; None if it depends on them, or may
+    depend on other traced values. Shapes are enough as arguments.
+    """
+    traced = jax.make_jaxpr(function)(*arguments)
+    program, needed = _needed(traced.jaxpr)
+    if any(needed) or any(isinstance(x, jax.core.Tracer) for x in traced.consts):
+        return None
+    with jax.ensure_compile_time_eval():
+        return np.asarray(jaxpr_as_fun(ClosedJaxpr(program, traced.consts))()[0])
 
 
 CALLS = ("_callback", "debug_print")

@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from rljax.core.operations import PER_RANDOM_NUMBER, count_operations, scan_sizes
+from rljax.core.operations import PER_RANDOM_NUMBER, constant_result, count_operations, scan_sizes
 
 A, B = jnp.zeros((3, 4)), jnp.zeros((4, 5))
 
@@ -66,3 +67,18 @@ def test_a_scan_has_constants_what_is_carried_and_slices(length: int) -> None:
     assert scan_sizes(equation) == (2, 2)
     without = jax.make_jaxpr(lambda x: jax.lax.scan(lambda x, _: (x + 1.0, None), x, None, length=length))(A)
     assert scan_sizes(without.eqns[0]) == (0, 1)
+
+
+def test_a_constant_result_is_known_under_a_trace() -> None:
+    given, found = jnp.array([1.0, 2.0]), []
+
+    @jax.jit
+    def traced(x: jax.Array) -> jax.Array:
+        functions = (lambda y: given * jnp.arange(y.size), lambda y: given + y, lambda _: given + x)
+        found.extend(constant_result(f, x) for f in functions)
+        return x
+
+    traced(jnp.zeros(2))
+    constant, of_argument, of_closure = found
+    np.testing.assert_array_equal(constant, [0.0, 2.0])
+    assert of_argument is of_closure is None

@@ -16,6 +16,7 @@ from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean
 from rljax.core.games.game import Game, RememberingScript, ScriptedPlayer
 from rljax.core.games.game_wrappers import split_views, with_frames
+from rljax.core.operations import constant_result
 
 
 class Remembering(NamedTuple):
@@ -292,7 +293,7 @@ class Versus(Wrapper):
         """Return what the agent's team sees."""
         return self._team_part(state.team, self._look(state.obs, state.frames)[0])
 
-    def _team_part(self, team: jax.Array, x: Any) -> Any:
+    def _team_part(self, team: jax.Array | int, x: Any) -> Any:
         """Return the entries of the team's players in leaves `[P, ...]`: `[...]`, or `[K, ...]` for K players."""
         members = jnp.asarray(self._members)[team]
         return jax.tree.map(lambda leaf: leaf[members[0]] if self._size == 1 else leaf[members], x)
@@ -306,9 +307,15 @@ class Versus(Wrapper):
         mask = self._game.action_mask(state.game, params)
         if mask is None:
             return None
-        # Actions of players who are not to move are ignored, so all are legal, as when the game is over.
-        waiting = ~self._game.to_move(state.game) | state.over
-        own: jax.Array = self._team_part(state.team, mask | waiting.reshape(-1, *(1,) * (mask.ndim - 1)))
+        constant = constant_result(lambda game: self._game.action_mask(game, params), state.game)
+        own: jax.Array
+        if constant is not None and constant.all():
+            # Not read from the state, so that wrappers see that these masks do not change (see `StickyActions`).
+            own = self._team_part(0, mask)
+        else:
+            # Actions of players who are not to move are ignored, so all are legal, as when the game is over.
+            waiting = ~self._game.to_move(state.game) | state.over
+            own = self._team_part(state.team, mask | waiting.reshape(-1, *(1,) * (mask.ndim - 1)))
         if self._size == 1 or not self.joint:
             return own
         if own.ndim == 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,14 +11,16 @@ import numpy as np
 import pytest
 
 import rljax
+from rljax.collect.environments import with_steps
 from rljax.core.agent import Agent
 from rljax.core.check import check_environment
 from rljax.core.contract import check_contract
 from rljax.core.environments.spaces import Discrete, MultiDiscrete
 from rljax.core.environments.wrappers import flatten_observation
 from rljax.core.errors import ConfigError
-from rljax.core.games.game_wrappers import FlattenPlayers, GameFrameStack
+from rljax.core.games.game_wrappers import FlattenPlayers, GameFrameStack, WrappedGame
 from rljax.core.games.versus import Remembering, Versus, one_of, random_actions, random_player, seat_player, without_view
+from rljax.core.operations import constant_result
 from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
 
 GAMES = {
@@ -318,3 +321,35 @@ def test_an_opponent_may_be_a_scripted_player_by_name() -> None:
         Versus(game, "rok")
     with pytest.raises(ConfigError, match=r"^opponent = 'rock': Parade has no such scripted player: it has none$"):
         Versus(Parade((0, 1)), "rock")
+
+
+class Masked(WrappedGame):
+    """A game whose masks are given."""
+
+    def __init__(self, game: Any, mask: Callable[[Any], jax.Array]) -> None:
+        super().__init__(game)
+        self.mask = mask
+
+    def action_mask(self, state: Any, params: Any) -> jax.Array:
+        return self.mask(state)
+
+
+@pytest.mark.parametrize("fields", [{"sticky_actions": 0.25}, {"action_repeat": 2}])
+@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("teams", [(0, 1, 2), (0, 0, 1)])
+def test_masks_of_games_whose_actions_are_always_legal_do_not_change(
+    teams: tuple[int, ...], joint: bool, fields: dict[str, Any]
+) -> None:
+    def wrapped(mask: Callable[[Any], jax.Array]) -> Any:
+        env = Versus(Masked(Parade(teams, turns=True), mask), joint=joint)
+        return env, with_steps(env, env.default_params, rljax.PPOConfig(**fields))
+
+    env, _ = wrapped(lambda state: jnp.ones((3, 4), bool))
+    state = jax.eval_shape(lambda key: env.reset_env(key, env.default_params)[1], jax.random.key(0))
+    mask = constant_result(lambda state: env.action_mask(state, env.default_params), state)
+    one = (4,) if len(set(teams)) == 3 else (8,) if joint else (2, 4)
+    np.testing.assert_array_equal(mask, np.ones(one, bool))
+    # What is illegal for a player is legal while it waits, so these masks change: the first never does for the game itself.
+    for changing in (lambda state: jnp.ones((3, 4), bool).at[1, 2].set(False), lambda state: jnp.full((3, 4), state.time < 9)):
+        with pytest.raises(ConfigError, match=rf"^{next(iter(fields))}: .* has action masks that change"):
+            wrapped(changing)
