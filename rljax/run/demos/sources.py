@@ -119,7 +119,7 @@ def _wrapped(game: Game, table: Mapping[str, Any]) -> dict[str, Any]:
     Of a game's fields only those that change its rules are there: players see their own views of what it gives.
     """
     names = WRAPPER_FIELDS if isinstance(game, Solo) else tuple(RULES)
-    nothing = (None, "none", False, {})
+    nothing: tuple[Any, ...] = (None, "none", False, {})
     fields = {name: table[name] for name in names if table.get(name) not in (*nothing, USUAL_STEPS.get(name))}
     return {WRAPPERS: fields} if fields else {}
 
