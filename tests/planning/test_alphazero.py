@@ -114,8 +114,7 @@ def test_observations_far_from_zero_are_learned_from_if_they_are_normalised(figu
 
         def of_seed(key: jax.Array) -> jax.Array:
             player = policy_player(rljax.make_agent(own), rljax.make_train(own)(key).state, True)
-            # Players of matches take the observations of the game inside, and change them themselves.
-            return jnp.mean(play_match(own.env.env, None, player, perfect_player(), jax.random.key(5), 200).result < 0)
+            return jnp.mean(play_match(own.env, None, player, perfect_player(), jax.random.key(5), 200).result < 0)
 
         return np.asarray(jax.jit(jax.vmap(of_seed))(jax.random.split(jax.random.key(0), 2)))
 

@@ -321,26 +321,28 @@ class PlayerGroups(GameView):
         return Dict({OBS: self.env.observation_space(params), GROUP: Box(0, 1, (self.num_groups,), jnp.bool_)})
 
 
+OWN_VIEWS = (FlattenPlayers, GameFrameStack, CentralCritic, PlayerGroups)
+"""What a configuration's fields change of what its players see: their own matter. Any other wrapper is a part of the game."""
+
+
 def player_view(game: Game, obs: Any, frames: Frames | None = None) -> tuple[Any, Frames | None]:
-    """Return observations `[P, ...]` as `game` gives them, from those of the game that all of its wrappers are around, and the
-    frames as if all players had moved.
+    """Return observations `[P, ...]` as `game` gives them, from those of the game inside of its outer `OWN_VIEWS`, and the frames
+    as if all players had moved.
 
     Args:
         game: the game.
         obs: the observations.
         frames: what the players saw at their last moves, of the last result; None at the start of a game.
     """
-    if not isinstance(game, WrappedGame):
-        return obs, frames
-    return game.look(*player_view(game.env, obs, frames))
+    return split_views(game)[1](obs, frames)
 
 
 def split_views(game: Game) -> tuple[Game, Callable[[Any, Any], tuple[Any, Any]]]:
-    """Return the game without the outer wrappers that change what its players see, and the function by which these change it,
+    """Return the game inside of the outer `OWN_VIEWS`, and the function by which these change what its players see,
     `(obs, frames) -> (obs, frames)` as in `player_view`.
     """
     views = []
-    while isinstance(game, (GameView, GameFrameStack)):
+    while isinstance(game, OWN_VIEWS):
         views.append(game.look)
         game = game.env
 
@@ -354,7 +356,7 @@ def split_views(game: Game) -> tuple[Game, Callable[[Any, Any], tuple[Any, Any]]
 
 def stack_of(game: Game) -> GameFrameStack | None:
     """Return the wrapper that stacks frames among those that `split_views` takes off; None without one."""
-    while isinstance(game, GameView):
+    while isinstance(game, OWN_VIEWS) and not isinstance(game, GameFrameStack):
         game = game.env
     return game if isinstance(game, GameFrameStack) else None
 

@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.collect.environments import with_steps
+from rljax.collect.environments import make_base_game, make_game, with_steps
+from rljax.collect.games.matches import policy_player
 from rljax.core.agent import Agent
 from rljax.core.check import check_environment
 from rljax.core.contract import check_contract
 from rljax.core.environments.spaces import Discrete, MultiDiscrete
 from rljax.core.environments.wrappers import flatten_observation
 from rljax.core.errors import ConfigError
-from rljax.core.games.game_wrappers import FlattenPlayers, GameFrameStack, WrappedGame
+from rljax.core.games.game_wrappers import FlattenPlayers, GameFrameStack, GameTimeLimit, GameView, WrappedGame
 from rljax.core.games.versus import Remembering, Versus, one_of, random_actions, random_player, seat_player, without_view
 from rljax.core.operations import constant_result
+from rljax.envs import make_env
 from tests.collect.games.parade import SPACES, Parade, counted, counting, plain_choice, plain_parade
 
 GAMES = {
@@ -353,3 +355,32 @@ def test_masks_of_games_whose_actions_are_always_legal_do_not_change(
     for changing in (lambda state: jnp.ones((3, 4), bool).at[1, 2].set(False), lambda state: jnp.full((3, 4), state.time < 9)):
         with pytest.raises(ConfigError, match=rf"^{next(iter(fields))}: .* has action masks that change"):
             wrapped(changing)
+
+
+class Doubled(GameView):
+    """A view of a user's own, which is no field of a configuration."""
+
+    def view(self, obs: Any) -> Any:
+        return 2.0 * obs
+
+
+def test_a_view_of_ones_own_is_a_part_of_the_game_for_opponents_too() -> None:
+    game, params = make_env("KuhnPoker-v0")
+    key = jax.random.key(0)
+    for limited in (False, True):
+        inner = GameTimeLimit(Doubled(game), 9) if limited else Doubled(game)
+        obs, state = Versus(FlattenPlayers(inner), random_player).reset_env(key, params)
+        assert float(jnp.max(obs)) == float(jnp.max(state.obs)) == 2.0
+
+
+def test_a_view_of_ones_own_changes_what_a_policy_sees_once_in_matches_and_in_training() -> None:
+    game = Doubled(make_env("KuhnPoker-v0")[0])
+    for changes in ({}, {"time_limit": 9}, {"frame_stack": 2}):
+        config = rljax.SelfPlayConfig(env=game, network={"hidden": [4]}, num_envs=4, num_steps=4, **changes)
+        agent = rljax.make_agent(config)._replace(act=lambda state, obs, carry, key, deterministic, mask: (obs, carry))
+        base, params = make_base_game(config)
+        obs, state = base.reset_env(jax.random.key(0), params)
+        seen, _ = policy_player(agent, None, True).act(jax.random.key(0), state, obs, base.action_mask(state, params), None)
+        training, _ = make_game(config)
+        np.testing.assert_array_equal(seen, training.reset_env(jax.random.key(0), params)[0])
+        assert float(jnp.max(seen)) == 2.0
