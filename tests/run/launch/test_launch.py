@@ -293,7 +293,7 @@ def test_a_run_that_has_gone_on_here_is_neither_replaced_nor_its_machine_stopped
 @pytest.mark.slow
 def test_a_managed_job_is_fetched_from_its_bucket(fake: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usual = Remote.__init__
-    monkeypatch.setattr(Remote, "__init__", lambda self, url: usual(self, url.replace("s3://", f"{tmp_path}/s3/")))
+    monkeypatch.setattr(Remote, "__init__", lambda self, url: usual(self, str(url).replace("s3://", f"{tmp_path}/s3/")))
     main(["launch", "tiny.toml", *H100, "--spot", "--sync", "s3://bucket/runs"])
     task = yaml.safe_load(Path("launches/tiny/task.yaml").read_text())
     assert task["resources"]["any_of"] == [{"infra": "vast"}, {"infra": "runpod"}]
