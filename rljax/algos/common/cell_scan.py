@@ -37,7 +37,6 @@ def scan_cell(
     Returns:
         The carry after the last step, as that before the first, and that of who took each step after it, `[T, N, ...]`.
     """
-
     on_cpu = platform() == "cpu"
 
     def scanned(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, tuple[Any, Any, Any]]:
@@ -57,9 +56,8 @@ def scan_cell(
 
     def forward(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, Any]:
         last, (carries, before, saved) = scanned(params, carry, gates, begins, seat)
-        if (
-            saved is None
-        ):  # to write it in each step is a kernel for each of its arrays, and to compute it again one for all steps
+        if not on_cpu:
+            # To keep it would take a kernel for each of its arrays in each step; this takes one for all steps.
             _, saved = cell.step(before, cell.split(gates), apply(params, "hidden", before))
         return (last, carries), (params, begins, seat, before, saved)
 

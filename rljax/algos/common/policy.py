@@ -203,7 +203,6 @@ def unroll(
         last, carries = jax.lax.scan(step, carry, (embedded.x, begins, seat))
     else:
         assert begins is not None
-
         apply = partial(policy.apply, method="of_cell")
         last, carries = scan_cell(policy.cell, apply, params, carry, embedded.x.x, begins, seat)
     outputs, value = policy.apply(params, carries, embedded, method="policy_and_value")

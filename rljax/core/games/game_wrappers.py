@@ -207,7 +207,7 @@ class CentralCritic(GameView):
 
 
 class Frames(NamedTuple):
-    """What players saw at their own last moves of a game. A game begins with zeros.
+    """Observations of players at their own last moves; zeros when a game begins.
 
     Attributes:
         past: the last `count - 1` observations, the oldest first, joined along their last axis: `[P, ..., (count - 1) * C]`.
@@ -322,7 +322,7 @@ class PlayerGroups(GameView):
 
 
 OWN_VIEWS = (FlattenPlayers, GameFrameStack, CentralCritic, PlayerGroups)
-"""What a configuration's fields change of what its players see: their own matter. Any other wrapper is a part of the game."""
+"""Wrappers that fields of a configuration add to change observations: each player has its own. Others are a part of the game."""
 
 
 def player_view(game: Game, obs: Any, frames: Frames | None = None) -> tuple[Any, Frames | None]:

@@ -50,7 +50,7 @@ class LSTMCarry(NamedTuple):
 
 
 class LSTMSaved(NamedTuple):
-    """What the gradient of an LSTM's step needs: i, f, g and o `[..., 4 S]`, the cell state before it, and the tanh of the one
+    """Values for the gradient of an LSTM's step: i, f, g and o `[..., 4 S]`, the cell state before it, and the tanh of the one
     after it, `[..., S]`.
     """
 
@@ -148,7 +148,7 @@ class LSTMCell(nn.Module):
 
 
 class GRUSaved(NamedTuple):
-    """What the gradient of a GRU's step needs, f32 `[..., S]` each: the carry before it, r, z and n, and the hidden part of n."""
+    """Values for the gradient of a GRU's step, f32 `[..., S]` each: the carry before it, r, z and n, and the hidden part of n."""
 
     carry: jax.Array
     reset: jax.Array

@@ -382,7 +382,7 @@ ALPHAZERO = rljax.AlphaZeroConfig(**GAME, network={"hidden": [5]}, normalize_obs
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [LEAGUE, ALPHAZERO], ids=["league", "alphazero"])
 def test_a_teacher_of_a_game_plays_all_other_players_as_its_agent_does(config: Any, tmp_path: Path) -> None:
-    """Of a league that is its main agent, with its memory and its statistics."""
+    """The teacher of a league is its main agent, with its memory and its statistics."""
     path = saved(tmp_path / "run", config)
     parts = distill_parts(STUDENT.replace(teachers=(path,)))
     run = rljax.load_run(path)

@@ -221,7 +221,7 @@ def test_a_player_of_matches_sees_and_does_what_it_does_in_its_training_game(env
 
 @pytest.mark.slow
 def test_agents_with_and_without_frames_meet_in_matches() -> None:
-    """Who remembers its bit by frames beats who cannot: also an agent that learned against a fixed player."""
+    """A player that remembers its bit by frames beats one that cannot. So does an agent that learned against a fixed player."""
     fields: dict[str, Any] = {"num_steps": 16, "learning_rate": 3e-3, "num_minibatches": 2, "network": {"hidden": [16]}}
     game = Recall()
     configs = (
