@@ -19,6 +19,11 @@ LARGEST = 64
 STEPS_PER_TRIP = 16
 """Steps that `short_scan` takes in a trip on accelerators: more would save little, and take longer to compile."""
 
+TPU_STEPS_PER_TRIP = 4
+"""The same on TPUs, whose compiler fuses a step into each of the next one's operations that read it. In games two do (who moves
+reads the player's own sum, and all others keep theirs), so its time and memory double with each step of a trip.
+"""
+
 
 def short_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, reverse: bool = False) -> tuple[Any, Any]:
     """Scan with steps of a few operations on small arrays, such as those of returns: on accelerators, several in each trip.
@@ -29,7 +34,9 @@ def short_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any,
     def scan(unroll: int) -> Callable[[Any, Any], tuple[Any, Any]]:
         return lambda carry, xs: jax.lax.scan(step, carry, xs, reverse=reverse, unroll=unroll)
 
-    result: tuple[Any, Any] = jax.lax.platform_dependent(carry, xs, cpu=scan(1), default=scan(STEPS_PER_TRIP))
+    result: tuple[Any, Any] = jax.lax.platform_dependent(
+        carry, xs, cpu=scan(1), tpu=scan(TPU_STEPS_PER_TRIP), default=scan(STEPS_PER_TRIP)
+    )
     return result
 
 

@@ -85,9 +85,12 @@ def test_what_cannot_be_packed_is_left_as_it_is(outputs: Any) -> None:
     assert arrays_of_loop(scans.packed_scan, counting) == arrays_of_loop(jax.lax.scan, counting)
 
 
+@pytest.mark.parametrize("platform", ["default", "tpu"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [1, scans.STEPS_PER_TRIP, 2 * scans.STEPS_PER_TRIP + 3])
-def test_a_short_scan_takes_every_step_on_every_platform(reverse: bool, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_scan_takes_every_step_on_every_platform(
+    reverse: bool, length: int, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def decayed(total: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         total = 0.5 * total + x
         return total, total
@@ -96,7 +99,7 @@ def test_a_short_scan_takes_every_step_on_every_platform(reverse: bool, length: 
     expected = jax.lax.scan(decayed, jnp.float32(0), xs, reverse=reverse)
     np.testing.assert_array_equal(scans.short_scan(decayed, jnp.float32(0), xs, reverse=reverse)[1], expected[1])
     # As on an accelerator.
-    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, cpu, default: default(*args))
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, **branches: branches[platform](*args))
     last, found = jax.jit(lambda: scans.short_scan(decayed, jnp.float32(0), xs, reverse=reverse))()
     np.testing.assert_allclose(found, expected[1], rtol=1e-6)
     np.testing.assert_allclose(last, expected[0], rtol=1e-6)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,30 @@ def test_a_buffer_beyond_the_chips_memory_is_one_line(capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "v5e-1" in said
     assert said.count("\n") == 1
+
+
+ADVANTAGES_OF_GAMES = """
+import resource
+import jax
+from rljax.collect.games.turns import turn_advantages
+from rljax.run.bench.launches import kernels_for
+
+def advantages(key):
+    reward, value, last = (jax.random.normal(each, (15, 16, 2)) for each in jax.random.split(key, 3))
+    return turn_advantages(reward, value, reward > value, value[..., 0] > 1, last[0], reward[0] > 0, 0.9, 0.9, 1)
+
+kernels_for(advantages, "v5e-1")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_advantages_of_games_compile_in_little_memory() -> None:
+    """The compiler's memory doubled with each step in a straight line: 2 GB for these 15, more than 24 GB for 24."""
+    done = subprocess.run([sys.executable, "-c", ADVANTAGES_OF_GAMES], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 1.3e6  # kilobytes
 
 
 @pytest.mark.slow
