@@ -238,6 +238,8 @@ def game_features(record: Record) -> list[Row]:
     return [
         row("memory, T-maze, players take turns", "T-maze, gru, in turns", "T-maze, mlp, in turns"),
         row("memory, T-maze, all move at once", "T-maze, gru, at once", "T-maze, mlp, at once"),
+        row("frames of the last 9 moves, T-maze, players take turns", "T-maze, frames, in turns", "T-maze, mlp, in turns"),
+        row("frames of the last 9 moves, T-maze, all move at once", "T-maze, frames, at once", "T-maze, mlp, at once"),
         row("auto-regressive heads: sampled return", "autoregressive", "independent"),
         row("transformer and pointer: right picks of 8", "pointer", "picking MLP"),
         row("bonus of counts: seeds that find the goal", "count", "no bonus", seeds),
@@ -290,6 +292,12 @@ def poker(record: Record) -> list[Row]:
 def tictactoe(record: Record) -> list[Row]:
     found = "; ".join(f"{name}: at most {max(values):g}" for name, values in record["raw"].items())
     return of_game(record, f"against a perfect player, {found}", "")
+
+
+def normalisation(record: Record) -> list[Row]:
+    lost = {name.split(": ")[0]: span(values, 0) for name, values in record["summary"].items()}
+    sizes = dict.fromkeys(arm.rsplit(", ", 1)[0] for arm in lost)
+    return [[size, steps(record), lost[f"{size}, as they come"], lost[f"{size}, normalised"]] for size in sizes]
 
 
 def number_duel(record: Record) -> list[Row]:
@@ -606,6 +614,10 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
         },
     ),
     "game_features": (["feature, in games of two players", "steps", "with it", "without it"], {"game_features": game_features}),
+    "tictactoe_normalised": (
+        ["what AlphaZero learns from", "steps", "lost of 200, as they come", "lost of 200, normalised"],
+        {"tictactoe_normalised": normalisation},
+    ),
     "randomization": (
         ["half length of the pole in m", "trained with .5 m", "trained with .25 to 3 m", "steps"],
         {"randomization": randomization},

@@ -127,7 +127,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         opponents.opponent_models,
     ),
     "game_features": Experiment(
-        "memory, action heads, pointer, bonuses, privileged critic and value heads in games of two, each beside a control",
+        "memory, frames, action heads, pointer, bonuses, privileged critic and value heads in games of two, beside controls",
         15,
         5,
         game_features.features,
@@ -157,6 +157,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         2,
         3,
         lambda report: games.tictactoe(report, "tictactoe_alphazero"),
+    ),
+    "tictactoe_normalised": Experiment(
+        "tictactoe_alphazero with rewards and observations of other sizes, normalised or not: games lost to a perfect player",
+        5,
+        5,
+        games.normalisation,
     ),
     "number_duel_league": Experiment(
         "Number Duel: mean win of a new PPO trained against a league and its controls", 8, 3, games.number_duel

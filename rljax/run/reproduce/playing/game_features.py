@@ -15,6 +15,9 @@ from rljax.run.reproduce.features import CRITIC_STEPS, steps_to
 from rljax.run.reproduce.playing.scouting import late_looks, scout
 from rljax.run.reproduce.report import Report
 
+FRAMES = 9
+"""Observations of its own last moves that a player of the T-maze sees: from the junction just as far back as the sign."""
+
 
 def as_game(source: str | PPOConfig, **changes: Any) -> SelfPlayConfig:
     """Return the self-play of two players with the task and the settings of PPO, of a preset or a configuration, half of its
@@ -28,7 +31,7 @@ def as_game(source: str | PPOConfig, **changes: Any) -> SelfPlayConfig:
 
 
 def features(report: Report) -> None:
-    """Measure memory, action heads, a pointer, bonuses, a privileged critic and value heads in games."""
+    """Measure memory, frames, action heads, a pointer, bonuses, a privileged critic and value heads in games."""
     for turns in (True, False):
         memory(report, turns)
     composite(report)
@@ -39,9 +42,10 @@ def features(report: Report) -> None:
 
 
 def memory(report: Report, turns: bool) -> None:
-    """Compare policies with memory and without in a T-maze for each player, taking turns or at once."""
+    """Compare policies with memory, with frames and without either in a T-maze for each player, taking turns or at once."""
     how = "in turns" if turns else "at once"
-    for name, changes in (("gru", {}), ("mlp", {"network": {"hidden": [32, 32]}})):
+    mlp = {"network": {"hidden": [32, 32]}}
+    for name, changes in (("gru", {}), ("mlp", mlp), ("frames", mlp | {"frame_stack": FRAMES})):
         arm = f"T-maze, {name}, {how}"
         run = report.train(as_game("tmaze_ppo_gru", env_params={"turns": turns}, **changes), arm, preset="tmaze_ppo_gru")
         report.measure(arm, report.returns(run), 0.95)

@@ -16,10 +16,12 @@ from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.agent import make_agent
 from rljax.core.config import Config
 from rljax.core.config_files import load_config
+from rljax.core.environments.spaces import Box
 from rljax.core.games.versus import Player, Versus, random_player
 from rljax.envs import make_env
 from rljax.envs.connect_four import ConnectFour, ConnectFourState
 from rljax.envs.territory import MOVES, SIZE, Territory
+from rljax.envs.tic_tac_toe import TicTacToe
 from rljax.league import branch, exact_report, exploitability, exploited, game_tree, nash_conv, tree_policies, uniform_policies
 from rljax.league.config import SelfPlayConfig
 from rljax.league.training import game_parts
@@ -113,17 +115,54 @@ def poker(report: Report, preset: str) -> None:
 def tictactoe(report: Report, preset: str) -> None:
     """Count the games lost to a perfect player, of 100 in each seat."""
     run = report.train(preset, eval_every=None)
-    game, params = make_env(run.agent.config.env)
     players: dict[str, Callable[[Any], Player]] = {"greedy": partial(policy_player, run.agent, deterministic=True)}
     if preset.endswith("alphazero"):
         players["with search"] = partial(search_player, run.agent, num_simulations=SIMULATIONS)
     for name, player in players.items():
+        report.measure(f"{name}: lost of {GAMES}", lost_to_perfect(report, run, player))
 
-        def lost(state: Any, key: jax.Array, player: Any = player) -> jax.Array:
-            match = play_match(game, params, player(state), perfect_player(), key, GAMES)
-            return jnp.sum(match.result < 0)
 
-        report.measure(f"{name}: lost of {GAMES}", report.time_program(jax.vmap(lost), run.states, fresh_keys(run)))
+class ShiftedTicTacToe(TicTacToe):
+    """Tic-tac-toe whose observations are 500 and 1,500 instead of 0 and 1."""
+
+    def observation_space(self, params: Any) -> Box:
+        return Box(500.0, 1500.0, (18,))
+
+    def observe(self, state: Any, params: Any) -> jax.Array:
+        return 500.0 + 1000.0 * super().observe(state, params)
+
+
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rewards of the game": ("normalize_rewards", {}),
+    "rewards times 1,000": ("normalize_rewards", {"scale_rewards": 1000.0}),
+    "rewards times 0.01": ("normalize_rewards", {"scale_rewards": 0.01}),
+    "observations times 1,000 plus 500": ("normalize_observations", {"env": f"{__name__}:{ShiftedTicTacToe.__name__}"}),
+}
+"""By the size of what AlphaZero learns from: the field that normalises it, and changes of `tictactoe_alphazero`."""
+
+
+def normalisation(report: Report) -> None:
+    """Count the games that AlphaZero loses to a perfect player, without search, where rewards or observations have other sizes.
+
+    Runs take a tenth of the preset's steps.
+    """
+    for size, (field, changes) in SIZES.items():
+        for normalised in (False, True):
+            arm = f"{size}, {'normalised' if normalised else 'as they come'}"
+            given = {"eval_every": None, "total_timesteps": 40_000, field: normalised, **changes}
+            run = report.train("tictactoe_alphazero", arm, **given)
+            player = partial(policy_player, run.agent, deterministic=True)
+            report.measure(f"{arm}: lost of {GAMES}", lost_to_perfect(report, run, player))
+
+
+def lost_to_perfect(report: Report, run: Trained, player: Callable[[Any], Player]) -> np.ndarray:
+    """Return the games of tic-tac-toe lost to a perfect player, of 100 in each seat, i32 `[seeds]`."""
+    game, params = make_env(run.agent.config.env)
+
+    def lost(state: Any, key: jax.Array) -> jax.Array:
+        return jnp.sum(play_match(game, params, player(state), perfect_player(), key, GAMES).result < 0)
+
+    return report.time_program(jax.vmap(lost), run.states, fresh_keys(run))
 
 
 def number_duel(report: Report) -> None:
