@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.errors import ConfigError
-from rljax.nn.cells import CellActorCritic, RecurrentCellActorCritic
+from rljax.nn.cells import ONE_GRID, CellActorCritic, RecurrentCellActorCritic
 from rljax.nn.encoders import make_encoder
 from rljax.nn.modules.attention import PointerNetwork
 from rljax.nn.modules.layers import FiLM, as_it_is, dense_layers, hidden_layers, layer_norm, perceptron, values
@@ -208,7 +208,13 @@ class TrunkActorCritic(CellMemory, nn.Module):
 
 
 def make_network(
-    spec: Any, num_outputs: int, num_values: int = 1, policy_gain: float = 0.01, pointed: bool = False, dtype: Any = None
+    spec: Any,
+    num_outputs: int,
+    num_values: int = 1,
+    policy_gain: float = 0.01,
+    pointed: bool = False,
+    dtype: Any = None,
+    num_cells: int | None = None,
 ) -> nn.Module:
     """Return the actor-critic that a configuration's `network` field describes; return a flax module as it is.
 
@@ -222,7 +228,8 @@ def make_network(
       `encoder = "entities"` (a transformer over sets; `layers = 2, heads = 4, width = 64`, and `pointer = true` if the actions
       are the entities, or with `pointed` those of the first of several heads).
     - `{ encoder = "cells", channels = [32, 32], kernels = [3, 3], dilations = [1, 1], hidden = [64], activation = "relu" }`: a
-      policy for each cell of a grid (`rljax.nn.cells`), with any type; `hidden` are the layers of the value.
+      policy for each cell of a grid (`rljax.nn.cells`), with any type; `hidden` are the layers of the value. With memory,
+      `num_cells` is the number of cells of the grid.
 
     Any of these, but for images and cells alone, with `opponent_model = FILE`: the network also sees what the model of this file
     says of the opponent (see `rljax.nn.opponents`).
@@ -256,7 +263,11 @@ def make_network(
     if table.encoder == "cells":
         del common["film"]
         common |= table.given(*CELL_CONVOLUTIONS)
-        return CellActorCritic(**common) if cell is None else RecurrentCellActorCritic(**common, cell=cell)
+        if cell is None:
+            return CellActorCritic(**common)
+        if num_cells is None:
+            raise ConfigError(ONE_GRID)
+        return RecurrentCellActorCritic(**common, cell=cell, num_cells=num_cells)
     if table.type == "mlp" and table.encoder == "mlp":
         return ActorCritic(**common, shared=table.shared)
     parts = {"encoder": make_encoder(table, dtype), "cell": cell, "pointer": table.pointer, "pointed": pointed}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import rljax
+from rljax.core.environments.environment import Environment
+from rljax.core.environments.spaces import Box, Discrete
 from rljax.run.reproduce import Report, features
 
 SEEDS = 4
@@ -37,6 +43,63 @@ def test_without_memory_the_maze_stays_at_chance(figure: Callable[[str], None]) 
     """Chance is a mean of 0 with a standard error of 0.1 over 100 episodes."""
     (scores,) = reported(figure, lambda report: features.maze(report, "mlp")).values()
     assert (np.abs(scores) < 0.4).all(), scores
+
+
+@struct.dataclass
+class LitCellState:
+    lit: jax.Array
+    time: jax.Array
+
+
+@struct.dataclass
+class LitCellParams:
+    dark: int = 2
+
+
+class LitCell(Environment):
+    """One of 4 x 4 cells is lit in the first of three steps; who picks it in the last one gets 1."""
+
+    name = "LitCell"
+    default_params = LitCellParams()
+
+    def observation_space(self, params: LitCellParams) -> Box:
+        return Box(0.0, 1.0, (4, 4, 2))
+
+    def action_space(self, params: LitCellParams) -> Discrete:
+        return Discrete(16)
+
+    def observe(self, state: LitCellState, params: LitCellParams) -> jax.Array:
+        lit = ((jnp.arange(16) == state.lit) & (state.time == 0)).reshape(4, 4)
+        return jnp.stack([lit, jnp.full((4, 4), state.time == params.dark)], axis=-1).astype(jnp.float32)
+
+    def reset_env(self, key: jax.Array, params: LitCellParams) -> tuple[jax.Array, LitCellState]:
+        state = LitCellState(jax.random.randint(key, (), 0, 16), jnp.zeros((), jnp.int32))
+        return self.observe(state, params), state
+
+    def step_env(
+        self, key: jax.Array, state: LitCellState, action: jax.Array, params: LitCellParams
+    ) -> tuple[jax.Array, LitCellState, jax.Array, jax.Array, dict[str, Any]]:
+        last = state.time == params.dark
+        reward = (last & (action == state.lit)).astype(jnp.float32)
+        state = state.replace(time=state.time + 1)
+        return self.observe(state, params), state, reward, last, {}
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("gru", 0.95, 1.0), ("mlp", 0.0, 0.2)])
+def test_a_policy_for_cells_remembers_which_cell_was_lit(
+    kind: str, least: float, most: float, figure: Callable[[str], None]
+) -> None:
+    """Chance is 1 / 16."""
+    network = {"encoder": "cells", "channels": [16, 16], "kernels": [3, 3], "hidden": [32], "type": kind}
+    config = rljax.PPOConfig(
+        env=LitCell(), num_envs=32, num_steps=30, total_timesteps=29_000, learning_rate=3e-3, gamma=0.9, eval_every=None,
+        network=network if kind == "mlp" else network | {"size": 16},
+    )  # fmt: skip
+    metrics = jax.jit(jax.vmap(rljax.make_train(config)))(jax.random.split(jax.random.key(0), 2)).metrics
+    returns = np.asarray(metrics["episode/return"])[:, -5:].mean(axis=1)
+    figure(f"lit cell, {kind}: {returns.round(3).tolist()}")
+    assert (returns >= least).all(), returns
+    assert (returns <= most).all(), returns
 
 
 @pytest.mark.long

@@ -59,9 +59,11 @@ def test_what_a_policy_for_cells_does_not_have_is_refused(table: dict[str, objec
         read_network(table, heads=True)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("kind", ["gru", "lstm", "block_gru"])
-def test_a_memory_of_the_grid_joins_every_cell_and_the_value(kind: str) -> None:
-    network = make_network({**TABLE, "type": kind, "size": 16}, 5 * 4 * 7)
+def test_a_memory_of_the_grid_joins_every_cell_and_the_value(kind: str, channels: int) -> None:
+    convolutions = {"channels": [8] * channels, "kernels": [3] * channels}
+    network = make_network({**TABLE, **convolutions, "type": kind, "size": 16}, 5 * 4 * 7, num_cells=5 * 4)
     policy = Policy(network, (3,))
     params = policy.init(jax.random.key(1), GRID)
     steps = jnp.stack([GRID, GRID + 1.0, GRID])
@@ -83,6 +85,25 @@ def test_a_memory_of_the_grid_joins_every_cell_and_the_value(kind: str) -> None:
         got, got_value = policy.apply(params, carry, here, method="policy_and_value")
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(got_value, expected_value, rtol=1e-5, atol=1e-6)
+
+
+def test_each_cell_remembers_what_was_there() -> None:
+    """A convolution of 3 x 3 sees the memory; cells further away know of it by the means over the grid only."""
+    config = {"channels": [8, 8], "kernels": [1, 3], "type": "gru", "size": 16}
+    policy = Policy(make_network({**TABLE, **config}, 5 * 4 * 7, num_cells=5 * 4), (3,))
+    empty = jnp.zeros((1, 5, 4, 6))
+    params = policy.init(jax.random.key(1), empty)
+
+    def later(row: int, column: int) -> np.ndarray:
+        """Outputs of each cell for an empty grid, two steps after something was seen in one cell."""
+        carry = policy.initial_carry((1,))
+        assert carry.shape == (1, 20, 16)
+        for obs in (empty.at[0, row, column].set(1.0), empty):
+            _, _, carry = policy.apply(params, obs, carry)
+        return np.asarray(policy.apply(params, empty, carry)[0]).reshape(5, 4, 7)
+
+    change = np.abs(later(1, 1) - later(3, 2)).max(-1)
+    assert min(change[1, 1], change[3, 2]) > 5 * max(change[0, 3], change[4, 0]) > 0
 
 
 def test_numbers_beside_the_grid_are_channels_of_all_cells() -> None:

@@ -23,6 +23,7 @@ from rljax.core.environments.wrappers import join_privileged, split_privileged
 from rljax.core.errors import ConfigError, shown
 from rljax.moved import moved_names
 from rljax.nn.actor_critic import make_network
+from rljax.nn.cells import num_cells
 from rljax.nn.modules.layers import product_dtype
 from rljax.nn.outputs.actions import ActionHead, action_head
 from rljax.nn.outputs.composite import composite_head
@@ -93,7 +94,7 @@ def build_policy(
         )
     if points and isinstance(obs, Mapping) and "entities" in obs:
         _check_points(head_sizes(space) or (), obs["entities"].shape[0])
-    module = make_network(network, head.num_outputs, num_values, head.policy_gain, points, product_dtype(dtype))
+    module = make_network(network, head.num_outputs, num_values, head.policy_gain, points, product_dtype(dtype), num_cells(obs))
     policy = Policy(module, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
     _check_policy(policy, head, obs, num_values)
     return policy, head
