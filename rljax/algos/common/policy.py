@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -218,8 +218,10 @@ def rollout_outputs(parts: PolicyParts, params: Any, obs: Any, carry: Any) -> tu
     return outputs, value
 
 
-def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str, ...] = ()) -> tuple[Any, Steps]:
-    """Step the environments of `state` `num_steps` times with the policy of `params`.
+def policy_rollout(
+    parts: PolicyParts, state: Any, params: Any, keep: tuple[str, ...] = (), view: Callable[[Any], Any] = lambda obs: obs
+) -> tuple[Any, Steps]:
+    """Step the environments of `state` `num_steps` times with the policy of `params`, which sees `view` of observations.
 
     Returns:
         The state with environments, carry and key moved on, and what happened, `[T, N, ...]`, with `keep` of the infos.
@@ -228,7 +230,7 @@ def policy_rollout(parts: PolicyParts, state: Any, params: Any, keep: tuple[str,
     key, noise_key, env_key = jax.random.split(state.key, 3)
 
     def act(obs: Any, carry: Any, mask: jax.Array | None, noise: jax.Array) -> tuple[jax.Array, Any]:
-        outputs, _, carry = policy_and_value(parts, params, normalize_obs(state, obs), carry)
+        outputs, _, carry = policy_and_value(parts, params, normalize_obs(state, view(obs)), carry)
         return head.sample(head.distribution(outputs, mask), noise), carry
 
     env_state, obs, carry, steps = rollout_scan(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +55,9 @@ from rljax.collect.streams import episode_starts
 from rljax.core.agent import Agent, Metrics, read_run, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.environments.spaces import action_heads, as_space, head_sizes
+from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError
+from rljax.core.games.game_wrappers import without_critics_view
 from rljax.core.keys import as_key
 from rljax.core.state import per_environment
 from rljax.nn.modules.classes import argmax_of
@@ -117,10 +120,17 @@ class DistillConfig(ActionConfig):
 
 
 class TeacherOfShare(NamedTuple):
-    """A teacher with its environment: parts of its own network, and its policy as it was saved."""
+    """A teacher with its environment.
+
+    Attributes:
+        parts: parts of its own network.
+        policy: its policy as it was saved.
+        view: returns what the student sees of observations `[...]` of this environment; by default, all that the teacher sees.
+    """
 
     parts: ImitationParts
     policy: Teacher
+    view: Callable[[Any], Any] = lambda obs: obs
 
 
 class DistillParts(NamedTuple):
@@ -170,7 +180,7 @@ class Lessons(NamedTuple):
 
     Attributes:
         taught: steps, and what the teachers would have done.
-        raw_obs: observations `[T, N, ...]` before normalisation.
+        raw_obs: the student's observations `[T, N, ...]` before normalisation.
         reward: f32 `[T, N]`.
         done: where episodes ended, bool `[T, N]`.
         episodes: sums over these episodes, with the environment metrics that every share has.
@@ -213,11 +223,12 @@ def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
     average = getattr(run.state, "average_params", None)
     # On the host: a cached array of a trace would not outlive it.
     policy = jax.tree.map(np.asarray, Teacher(run.state.params if average is None else average, run.state.obs_statistics))
+    view = _view_of(parts)
     if run.config.of_games:
         if hasattr(run.config, "num_learners"):
             policy = jax.tree.map(lambda x: x[0], policy)  # the main agent
         parts = against_itself(parts, policy, _num_values(run.config))
-    return TeacherOfShare(parts, policy)
+    return TeacherOfShare(parts, policy, view)
 
 
 def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationParts:
@@ -233,10 +244,6 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
     weights = getattr(config, "weights", "shared")
     if weights != "shared":
         raise ConfigError(f"teachers: {name} has weights = '{weights}', expected 'shared', one policy for all players")
-    if getattr(config, "central_critic", False):
-        raise ConfigError(
-            f"teachers: {name} has central_critic = true, expected false, as a student's critic sees one player's part"
-        )
     # Minibatches are the student's.
     parts = imitation_parts(config.replace(num_devices=1, num_minibatches=1), _num_values(config))
     curriculum = getattr(config, "curriculum", None)
@@ -245,6 +252,11 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
         with jax.ensure_compile_time_eval():
             env, env_params = with_levels(parts.env, parts.env_params, curriculum["levels"])
         parts = parts._replace(env=env, env_params=env_params)
+    if getattr(config, "central_critic", False) and split_privileged(example_obs(student))[1] is not None:
+        raise ConfigError(
+            f"teachers: {name} has central_critic = true, expected false in {env_name(config)}, whose observations have a "
+            "privileged part of their own"
+        )
     if _form(parts) != _form(student):
         raise ConfigError(
             f"teachers: {name} is trained in {env_name(config)}, whose observations or actions are not those of env = "
@@ -258,9 +270,16 @@ def _num_values(config: Any) -> int:
     return num_values(config) if isinstance(config, HeadConfig) else 1
 
 
+def _view_of(parts: ImitationParts) -> Callable[[Any], Any]:
+    """Return the function from observations of a teacher's environment to what a student sees of them."""
+    if not parts.config.of_games:
+        return lambda obs: obs
+    return functools.partial(without_critics_view, parts.env.env, parts.env_params)
+
+
 def _form(parts: ImitationParts) -> Any:
-    """Return what observations and actions look like."""
-    obs = jax.eval_shape(lambda: parts.env.reset_env(jax.random.key(0), parts.env_params))[0]
+    """Return what the observations of a student, and actions, look like."""
+    obs = jax.eval_shape(_view_of(parts), example_obs(parts))
     sizes = head_sizes(as_space(parts.env.action_space(parts.env_params)))
     return jax.tree.structure(obs), [(x.shape, x.dtype) for x in jax.tree.leaves(obs)], sizes, parts.head.action
 
@@ -335,32 +354,34 @@ def _joined_sums(shares: list[EpisodeSums]) -> EpisodeSums:
 
 def _collect_share(parts: DistillParts, state: DistillState, number: int, key: jax.Array) -> tuple[Any, Any, Any, Any, Lessons]:
     """Step the environments of one teacher: `(env_state, obs, student's carry, teacher's carry, lessons)`."""
-    student, (teaching, policy) = parts.student, parts.teachers[number]
+    student, (teaching, policy, view) = parts.student, parts.teachers[number]
     # Minibatches are of all shares together: one share need not divide into them.
     config = student.config.replace(num_envs=student.config.num_envs // len(parts.teachers), num_minibatches=1, teachers=())
     before, teacher_before = state.carry[number], state.teacher_carry[number]
     acts = student._replace(config=config, env=teaching.env, env_params=teaching.env_params)
     here = state.replace(env_state=state.env_state[number], obs=state.obs[number], carry=before, key=key)
-    params = state.params
     if config.acting == "teacher":
         acts = acts._replace(policy=teaching.policy, head=teaching.head)
-        here, params = here.replace(carry=teacher_before, obs_statistics=policy.obs_statistics), policy.params
-    after, steps = policy_rollout(acts, here, params)
+        here = here.replace(carry=teacher_before, obs_statistics=policy.obs_statistics)
+        after, steps = policy_rollout(acts, here, policy.params)
+    else:
+        after, steps = policy_rollout(acts, here, state.params, view=view)
     begins, done = episode_starts(steps), steps.terminated | steps.truncated
-    obs = normalize_obs(state, steps.obs)
+    raw_obs = view(steps.obs)
+    obs = normalize_obs(state, raw_obs)
     carry = after.carry
     if config.acting == "teacher":
         carry = reset_carry(unroll(student, state.params, obs, before, begins)[3], done[-1])
     taught, teacher_carry = _ask(parts.teachers[number], teacher_before, steps, begins)
     taught = taught._replace(obs=obs, carry=before)
     episodes = episode_sums(steps, action_heads(teaching.env, teaching.env_params))
-    lessons = Lessons(taught, steps.obs, steps.reward, done, episodes)
+    lessons = Lessons(taught, raw_obs, steps.reward, done, episodes)
     return after.env_state, after.obs, carry, reset_carry(teacher_carry, done[-1]), lessons
 
 
 def _ask(teacher: TeacherOfShare, carry: Any, steps: Steps, begins: jax.Array) -> tuple[Taught, Any]:
     """Return what a teacher would have done, and its memory after the steps."""
-    parts, policy = teacher
+    parts, policy = teacher.parts, teacher.policy
     seen = steps.obs if policy.obs_statistics is None else normalize(policy.obs_statistics, steps.obs)
     outputs, value, _, carry = unroll(parts, policy.params, seen, carry, begins)
     view = policy_view(parts.head, outputs, steps.mask, steps.action)

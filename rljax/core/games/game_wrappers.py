@@ -380,3 +380,11 @@ def with_frames(game: Game, state: Any, obs: Any, frames: Frames | None) -> Any:
 def public_part(game: Game, obs: Any) -> Any:
     """Return what the actor sees of a player's observation in `game`, without the group that `PlayerGroups` adds."""
     return split_privileged(obs[OBS] if isinstance(game, PlayerGroups) else obs)[0]
+
+
+def without_critics_view(game: Game, params: Any, obs: Any) -> Any:
+    """Return a player's observation in `game`, or several `[...]`, without what `CentralCritic` adds."""
+    if isinstance(game, CentralCritic):
+        public, _ = split_privileged(obs)
+        return public if isinstance(as_space(game.env.observation_space(params)), Dict) else public[OBS]
+    return obs

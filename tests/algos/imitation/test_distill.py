@@ -27,12 +27,14 @@ from rljax.algos.imitation.distill import (
     teacher_parts,
 )
 from rljax.algos.imitation.parts import against_itself, imitation_parts, initial_params
+from rljax.collect.environments import make_game
 from rljax.collect.games.matches import play_match, policy_player
 from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import episode_means, reset_carry
 from rljax.core.environments.environment import Environment, EnvState
-from rljax.core.environments.spaces import Box, Discrete
+from rljax.core.environments.spaces import Box, Dict, Discrete
 from rljax.core.environments.wrappers import EpisodeStatistics
+from rljax.core.games.game_wrappers import GameView
 from rljax.core.games.versus import Versus, random_player
 from tests.run.tiny_runs import assert_refused
 
@@ -423,18 +425,61 @@ def test_a_student_learns_a_game_from_self_play_and_plays_matches(tmp_path: Path
     assert np.isfinite(play_match(game, None, player, random_player, jax.random.key(0), 20).result).all()
 
 
+KUHN = rljax.SelfPlayConfig(**GAME | {"env": "KuhnPoker-v0"}, network={"hidden": [8]}, normalize_observations=True)
+
+
+@pytest.mark.slow
+def test_a_student_learns_values_of_a_critic_that_sees_all_and_the_policy_from_its_own_part(tmp_path: Path) -> None:
+    path = saved(tmp_path / "teacher", KUHN.replace(central_critic=True))
+    config = STUDENT.replace(env="KuhnPoker-v0", teachers=(path,), total_timesteps=64 * 200, normalize_observations=True)
+    result = rljax.fit(config, run_dir=tmp_path / "student")
+    assert np.asarray(result.metrics["train/accuracy"])[-3:].mean() > 0.9
+    assert np.asarray(result.metrics["train/teacher_kl"])[-3:].mean() < 0.01
+    # The one who moves first holds one of three cards, and its critic knows which of the other two the other player has.
+    run, parts = rljax.load_run(path), distill_parts(config)
+    agent, (game, params) = rljax.make_agent(run.config), make_game(run.config)
+    assert agent.policy_and_value is not None
+    dealt = jax.vmap(lambda state: game.observe(state, params))(game.initial_states(params)[0])
+    first = jax.tree.map(lambda x: x[:, 0], dealt)
+    _, by_hand = agent.policy_and_value(run.state, first)
+    _, lessons = jax.jit(lambda state: distill_collect(parts, state))(result.state)
+    for card in np.unique(np.asarray(first["obs"]), axis=0):
+        expected = np.sort(np.asarray(by_hand)[(np.asarray(first["obs"]) == card).all(-1)])
+        found = np.unique(np.asarray(lessons.taught.value)[(np.asarray(lessons.raw_obs) == card).all(-1)])
+        assert expected[1] - expected[0] > 1e-3
+        np.testing.assert_allclose([found[0], found[-1]], expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [
         (rljax.DQNConfig(), "it is of dqn, expected ppo, impala, bc, distill, self_play, league or alphazero"),
         (rljax.SelfPlayConfig(**GAME, weights="team"), "it has weights = 'team', expected 'shared'"),
-        (rljax.SelfPlayConfig(**GAME, central_critic=True), "it has central_critic = true, expected false"),
         (rljax.SelfPlayConfig(**GAME | {"env": "KuhnPoker-v0"}), "it is trained in KuhnPoker-v0, whose observations or actions"),
     ],
 )
 def test_policies_that_cannot_teach_players_of_a_game_are_refused(config: Any, told: str) -> None:
     with pytest.raises(rljax.ConfigError, match=f"^teachers: {told}"):
         teacher_parts(imitation_parts(STUDENT), config, "it")
+
+
+class Telling(GameView):
+    """Critics see a part of their own: what their player sees, once more."""
+
+    def view(self, obs: Any) -> Any:
+        return {"obs": obs, "privileged": obs}
+
+    def observation_space(self, params: Any) -> Any:
+        space = self.env.observation_space(params)
+        return Dict({"obs": space, "privileged": space})
+
+
+def test_a_critic_that_sees_all_beside_a_privileged_part_of_the_game_does_not_teach() -> None:
+    game: dict[str, Any] = GAME | {"env": Telling(rljax.make_env("TicTacToe-v0")[0])}
+    student = imitation_parts(STUDENT.replace(env=game["env"]))
+    teacher_parts(student, rljax.SelfPlayConfig(**game), "it")
+    with pytest.raises(rljax.ConfigError, match=r"^teachers: it has central_critic = true, expected false in Telling"):
+        teacher_parts(student, rljax.SelfPlayConfig(**game, central_critic=True), "it")
 
 
 def test_players_with_mates_are_not_taught() -> None:
