@@ -57,16 +57,17 @@ from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.environments.spaces import action_heads, as_space, head_sizes
 from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError
-from rljax.core.games.game_wrappers import without_critics_view
+from rljax.core.games.game_wrappers import without_added
 from rljax.core.keys import as_key
 from rljax.core.state import per_environment
+from rljax.nn.groups import PerGroup
 from rljax.nn.modules.classes import argmax_of
 
 
 @algorithm("distill")
 class DistillConfig(ActionConfig):
     """Policy distillation. `env` is for evaluation, and may be a game; teachers bring the environments that they were trained in.
-    In a game a teacher plays all players but the student's.
+    In a game a teacher plays all players but that of the student.
     """
 
     teachers: tuple[str, ...] = static(
@@ -241,9 +242,6 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
         raise ConfigError(
             f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc, distill, self_play, league or alphazero"
         )
-    weights = getattr(config, "weights", "shared")
-    if weights != "shared":
-        raise ConfigError(f"teachers: {name} has weights = '{weights}', expected 'shared', one policy for all players")
     # Minibatches are the student's.
     parts = imitation_parts(config.replace(num_devices=1, num_minibatches=1), _num_values(config))
     curriculum = getattr(config, "curriculum", None)
@@ -274,7 +272,7 @@ def _view_of(parts: ImitationParts) -> Callable[[Any], Any]:
     """Return the function from observations of a teacher's environment to what a student sees of them."""
     if not parts.config.of_games:
         return lambda obs: obs
-    return functools.partial(without_critics_view, parts.env.env, parts.env_params)
+    return functools.partial(without_added, parts.env.env, parts.env_params)
 
 
 def _form(parts: ImitationParts) -> Any:
@@ -387,6 +385,7 @@ def _ask(teacher: TeacherOfShare, carry: Any, steps: Steps, begins: jax.Array) -
     view = policy_view(parts.head, outputs, steps.mask, steps.action)
     if parts.head.choices is None:
         label = parts.head.distribution(outputs, steps.mask).mode()
+        view = view.chosen(view.each) if isinstance(view, PerGroup) else view  # the student's head has no groups
     else:
         label = argmax_of(view).reshape(steps.action.shape)
     if isinstance(parts.config, HeadConfig):

@@ -25,6 +25,7 @@ from rljax.core.environments.spaces import Dict, as_space, head_sizes
 from rljax.core.environments.wrappers import EpisodeStatistics
 from rljax.core.errors import ConfigError
 from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import FreeForAll
 from rljax.core.games.versus import Versus
 from rljax.core.state import per_environment
 from rljax.envs import resolve_env
@@ -97,24 +98,19 @@ def imitation_parts(config: ActionConfig, values: int = 1) -> ImitationParts:
 
 def against_itself(parts: ImitationParts, policy: Teacher, values: int) -> ImitationParts:
     """Return the parts of a game's policy with an environment in which it plays all players but one, which is drawn for each
-    episode.
+    episode; where teams have several players, also the mates of that one.
 
     Args:
         parts: from `imitation_parts`, of a game.
         policy: parameters of one player, and the statistics that normalise its observations.
         values: number of value heads of the policy.
-
-    Raises:
-        ConfigError: players of the game have mates, who would have to move together.
     """
     game = parts.env.env
-    if game.num_teams < game.num_players:
-        raise ConfigError(f"teachers: {game.name} has teams of several players, expected games of players on their own")
     act = game_act(
         game, parts.env_params, parts.policy, parts.head, lambda policy: (policy.params, policy.obs_statistics), values
     )
     player = acting_player(game, lambda obs, carry, key, mask: act(policy, obs, carry, key, False, mask))
-    return parts._replace(env=EpisodeStatistics(Versus(game, player)))
+    return parts._replace(env=EpisodeStatistics(Versus(FreeForAll(game), player)))
 
 
 def example_obs(parts: ImitationParts) -> Any:

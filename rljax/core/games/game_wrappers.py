@@ -321,8 +321,17 @@ class PlayerGroups(GameView):
         return Dict({OBS: self.env.observation_space(params), GROUP: Box(0, 1, (self.num_groups,), jnp.bool_)})
 
 
-OWN_VIEWS = (FlattenPlayers, GameFrameStack, CentralCritic, PlayerGroups)
-"""Wrappers that fields of a configuration add to change observations: each player has its own. Others are a part of the game."""
+class FreeForAll(WrappedGame):
+    """Make each player a team of its own, so that a `Versus` around it has somebody else play its mates."""
+
+    @property
+    def teams(self) -> tuple[int, ...]:
+        return tuple(range(self.num_players))
+
+
+OWN_VIEWS = (FlattenPlayers, GameFrameStack, CentralCritic, PlayerGroups, FreeForAll)
+"""Wrappers that change how one player sees the game, as fields of its configuration say: each player has its own. Others are a
+part of the game."""
 
 
 def player_view(game: Game, obs: Any, frames: Frames | None = None) -> tuple[Any, Frames | None]:
@@ -382,8 +391,10 @@ def public_part(game: Game, obs: Any) -> Any:
     return split_privileged(obs[OBS] if isinstance(game, PlayerGroups) else obs)[0]
 
 
-def without_critics_view(game: Game, params: Any, obs: Any) -> Any:
-    """Return a player's observation in `game`, or several `[...]`, without what `CentralCritic` adds."""
+def without_added(game: Game, params: Any, obs: Any) -> Any:
+    """Return a player's observation in `game`, or several `[...]`, without what `CentralCritic` and `PlayerGroups` add."""
+    if isinstance(game, PlayerGroups):
+        return without_added(game.env, params, obs[OBS])
     if isinstance(game, CentralCritic):
         public, _ = split_privileged(obs)
         return public if isinstance(as_space(game.env.observation_space(params)), Dict) else public[OBS]

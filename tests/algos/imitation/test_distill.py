@@ -26,15 +26,15 @@ from rljax.algos.imitation.distill import (
     distill_parts,
     teacher_parts,
 )
-from rljax.algos.imitation.parts import against_itself, imitation_parts, initial_params
-from rljax.collect.environments import make_game
+from rljax.algos.imitation.parts import imitation_parts, initial_params
+from rljax.collect.environments import make_game, player_groups
 from rljax.collect.games.matches import play_match, policy_player
 from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import episode_means, reset_carry
 from rljax.core.environments.environment import Environment, EnvState
-from rljax.core.environments.spaces import Box, Dict, Discrete
+from rljax.core.environments.spaces import Box, Dict, Discrete, as_space, legal_action
 from rljax.core.environments.wrappers import EpisodeStatistics
-from rljax.core.games.game_wrappers import GameView
+from rljax.core.games.game_wrappers import FreeForAll, GameView
 from rljax.core.games.versus import Versus, random_player
 from tests.run.tiny_runs import assert_refused
 
@@ -381,36 +381,77 @@ LEAGUE = rljax.LeagueConfig(
 ALPHAZERO = rljax.AlphaZeroConfig(**GAME, network={"hidden": [5]}, normalize_observations=True)
 
 
+PARADE: dict[str, Any] = GAME | {"env": "tests.collect.games.parade:Parade"}
+
+
+def parade(**rules: Any) -> dict[str, Any]:
+    """Two mates against a third player."""
+    return PARADE | {"env_params": {"teams": (0, 1, 0), **rules}}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [LEAGUE, ALPHAZERO], ids=["league", "alphazero"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        LEAGUE,
+        ALPHAZERO,
+        rljax.SelfPlayConfig(**parade(turns=True, drops=True), network=GRU, weights="player", normalize_observations=True),
+        rljax.SelfPlayConfig(**parade(), network={"hidden": [5]}, weights="team", central_critic=True),
+    ],
+    ids=["league", "alphazero", "seats in turn", "teams at once"],
+)
 def test_a_teacher_of_a_game_plays_all_other_players_as_its_agent_does(config: Any, tmp_path: Path) -> None:
-    """The teacher of a league is its main agent, with its memory and its statistics."""
+    """The teacher of a league is its main agent, with its memory and its statistics; mates are others, too."""
     path = saved(tmp_path / "run", config)
-    parts = distill_parts(STUDENT.replace(teachers=(path,)))
+    parts = distill_parts(STUDENT.replace(env=config.env, env_params=config.env_params, teachers=(path,)))
     run = rljax.load_run(path)
-    agent, game = rljax.make_agent(run.config), rljax.make_env("TicTacToe-v0")[0]
-    by_hand = EpisodeStatistics(Versus(game, policy_player(agent, run.state, deterministic=False)))
+    agent, (game, params) = rljax.make_agent(run.config), rljax.make_env(config.env, **config.env_params)
+    one, space = parts.teachers[0].parts.env, as_space(game.action_space(params))
+    by_hand = EpisodeStatistics(Versus(FreeForAll(game), policy_player(agent, run.state, deterministic=False)))
 
     def play(env: Any, key: jax.Array) -> Any:
         def step(loop: Any, key: jax.Array) -> Any:
             obs, state = loop
             act_key, step_key = jax.random.split(key)
-            action = jax.random.categorical(act_key, jnp.where(env.action_mask(state, None), 0.0, -jnp.inf))
-            obs, state, reward, *_ = env.step(step_key, state, action, None)
-            return (obs, state), (obs, reward)
+            action, _ = legal_action(space, env.action_mask(state, params), jax.random.uniform(act_key, (space.flat_dim,)))
+            obs, state, reward, *_ = env.step(step_key, state, action, params)
+            return (obs, state), (parts.teachers[0].view(obs) if env is one else obs, reward)
 
-        return jax.lax.scan(step, env.reset_env(key, None), jax.random.split(key, 30))[1]
+        return jax.lax.scan(step, env.reset_env(key, params), jax.random.split(key, 30))[1]
 
-    teaching = parts.teachers[0].parts.env
-    games, expected = (jax.jit(lambda key, env=env: play(env, key))(jax.random.key(3)) for env in (teaching, by_hand))
+    games, expected = (jax.jit(lambda key, env=env: play(env, key))(jax.random.key(3)) for env in (one, by_hand))
     jax.tree.map(np.testing.assert_array_equal, games, expected)
-    assert {-1.0, 1.0} & set(np.unique(games[1]))
-    # What it teaches is what it would do itself.
+    assert len(np.unique(games[1])) > 1
+    # What it teaches is what it would do itself, at each seat that the student takes.
     state = jax.jit(lambda key: distill_init(parts, key))(jax.random.key(0))
     _, lessons = jax.jit(lambda state: distill_collect(parts, state))(state)
-    obs, mask = (x[0] for x in (lessons.raw_obs, lessons.taught.mask))
-    likeliest, _ = agent.act(run.state, obs, state.teacher_carry[0], jax.random.key(0), True, mask)
+    obs, mask = jax.tree.map(lambda x: x[0], (lessons.raw_obs, lessons.taught.mask))
+    seen = obs
+    if "Parade" in config.env:
+        assert set(np.unique(obs["seat"])) == {0, 1, 2}
+        groups = player_groups(game, config.weights)
+        seen = {"obs": obs, "group": jnp.eye(max(groups) + 1, dtype=bool)[jnp.array(groups)[obs["seat"]]]} if max(groups) else obs
+    likeliest, _ = agent.act(run.state, seen, state.teacher_carry[0], jax.random.key(0), True, mask)
     np.testing.assert_array_equal(lessons.taught.label[0].ravel(), likeliest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("space", "weights"), [("discrete", "player"), ("box", "team")])
+def test_one_student_learns_all_seats_of_teams_whose_players_have_weights_of_their_own(
+    space: str, weights: str, tmp_path: Path
+) -> None:
+    rules = parade(space=space)
+    path = saved(tmp_path / "teacher", rljax.SelfPlayConfig(**rules, network={"hidden": [8]}, weights=weights))
+    env: dict[str, Any] = {"env": rules["env"], "env_params": rules["env_params"]}
+    config = STUDENT.replace(**env, teachers=(path,), total_timesteps=64 * 300, network={"hidden": [32]})
+    result = rljax.fit(config, run_dir=tmp_path / "student")
+    divergence = np.asarray(result.metrics["train/teacher_kl"])
+    assert divergence[-3:].mean() < 0.1 * divergence[0], divergence
+    if space == "discrete":
+        assert np.asarray(result.metrics["train/accuracy"])[-3:].mean() > 0.9
+    run, (game, params) = rljax.load_run(tmp_path / "student"), rljax.make_env(rules["env"], **rules["env_params"])
+    player = policy_player(rljax.make_agent(run.config), run.state)
+    assert np.isfinite(play_match(game, params, player, random_player, jax.random.key(0), 20).result).all()
 
 
 @pytest.mark.slow
@@ -454,7 +495,6 @@ def test_a_student_learns_values_of_a_critic_that_sees_all_and_the_policy_from_i
     ("config", "told"),
     [
         (rljax.DQNConfig(), "it is of dqn, expected ppo, impala, bc, distill, self_play, league or alphazero"),
-        (rljax.SelfPlayConfig(**GAME, weights="team"), "it has weights = 'team', expected 'shared'"),
         (rljax.SelfPlayConfig(**GAME | {"env": "KuhnPoker-v0"}), "it is trained in KuhnPoker-v0, whose observations or actions"),
     ],
 )
@@ -480,9 +520,3 @@ def test_a_critic_that_sees_all_beside_a_privileged_part_of_the_game_does_not_te
     teacher_parts(student, rljax.SelfPlayConfig(**game), "it")
     with pytest.raises(rljax.ConfigError, match=r"^teachers: it has central_critic = true, expected false in Telling"):
         teacher_parts(student, rljax.SelfPlayConfig(**game, central_critic=True), "it")
-
-
-def test_players_with_mates_are_not_taught() -> None:
-    parts = imitation_parts(STUDENT.replace(env="Territory-v0"))
-    with pytest.raises(rljax.ConfigError, match=r"^teachers: Territory-v0 has teams of several players, expected games of"):
-        against_itself(parts, Teacher(None, None), 1)

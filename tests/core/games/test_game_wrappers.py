@@ -16,13 +16,15 @@ from rljax.core.games.game import Game
 from rljax.core.games.game_wrappers import (
     CentralCritic,
     FlattenPlayers,
+    FreeForAll,
     GameFrameStack,
     GameTimeLimit,
     PlayerGroups,
     player_view,
     stack_of,
+    without_added,
 )
-from rljax.core.games.versus import advance_carry, random_actions
+from rljax.core.games.versus import Versus, advance_carry, random_actions
 from rljax.envs import KuhnPoker, make_env
 from tests.collect.games.parade import Parade
 from tests.planning.dice import Race
@@ -168,6 +170,29 @@ def test_frames_are_stacked_under_the_views_of_critics_and_groups() -> None:
     assert obs["obs"]["privileged"].shape == (2, 36)
     jax.tree.map(np.testing.assert_array_equal, obs, game.observe(state, params))
     assert stack_of(make_game(rljax.SelfPlayConfig(env="TicTacToe-v0", frame_stack=1))[0]) is None
+
+
+@pytest.mark.parametrize("game", [Parade((0, 1, 0)), FlattenPlayers(Parade((0, 1, 0)))], ids=["dictionary", "array"])
+def test_what_critics_and_groups_see_more_can_be_taken_off(game: Game) -> None:
+    params = game.default_params
+    own, _ = game.reset_env(KEY, params)
+    for outer in (game, CentralCritic(game), PlayerGroups(game, (0, 1, 0)), PlayerGroups(CentralCritic(game), (0, 1, 0))):
+        obs, _ = outer.reset_env(KEY, params)
+        jax.tree.map(np.testing.assert_array_equal, without_added(outer, params, obs), own)
+
+
+@pytest.mark.slow
+def test_in_a_free_for_all_somebody_else_plays_the_mates_of_an_agent() -> None:
+    """It gets its own rewards, also where it sees more than the game shows."""
+    game = FreeForAll(wrapped(Parade((0, 0))))
+    params = game.default_params
+    assert (game.num_teams, Versus(game).team_size) == (2, 1)
+    env = Versus(game, lambda key, state, obs, mask: jnp.full(2, 2) + 0 * obs["seat"])
+    obs, state = env.reset_env(KEY, params)
+    assert obs["obs"]["privileged"].shape == (3,)
+    obs, state, reward, *_ = env.step_env(KEY, state, jnp.asarray(3), params)
+    assert float(reward) == 3.0 * (1 + int(state.team))
+    np.testing.assert_array_equal(jnp.sort(state.obs["totals"][0]), [2.0, 3.0])
 
 
 def layers(game: Any) -> list[Any]:
