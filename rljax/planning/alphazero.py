@@ -18,7 +18,7 @@ import optax
 from flax.core import FrozenDict
 
 from rljax.algos.common.config import OnPolicyConfig
-from rljax.algos.common.game_policy import build_game_policy, game_act, seen_game_rewards, value_in_game
+from rljax.algos.common.game_policy import build_game_policy, evaluate_positions, game_act, seen_game_rewards
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.state import NormalizedState, after_update, normalize_obs
@@ -175,7 +175,7 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     """Play `num_steps` moves in every game, each after a search."""
     config, game, game_params = parts.config, parts.game, parts.game_params
     key, search_key, env_key = jax.random.split(state.key, 3)
-    nodes = search_nodes(game, game_params, evaluation_from(partial(_evaluate_positions, parts, state)))
+    nodes = search_nodes(game, game_params, evaluation_from(partial(evaluate_positions, parts, state)))
 
     def step(loop: tuple[Any, ...], inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], SearchedMoves]:
         env_state, obs, length, returns = loop
@@ -216,14 +216,6 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
     start = (state.env_state, state.obs, state.length, state.returns)
     (env_state, obs, length, returns), moves = jax.lax.scan(step, start, (keys, chance, noise))
     return state.replace(key=key, env_state=env_state, obs=obs, length=length, returns=returns), moves
-
-
-def _evaluate_positions(parts: AlphaZeroParts, state: AlphaZeroState, obs: Any) -> tuple[jax.Array, jax.Array]:
-    """Return `(logits [..., A], value [...])` of observations `[..., *obs_shape]`, values in the unit of the game's rewards, to
-    which a search adds them.
-    """
-    logits, value, _ = policy_and_value(parts, state.params, normalize_obs(state, obs))
-    return logits, value_in_game(parts.config, state.reward_statistics, value)
 
 
 def _with_root_exploration(root: mctx.RootFnOutput, mask: jax.Array, share: float | jax.Array) -> mctx.RootFnOutput:
@@ -318,7 +310,7 @@ def make_alphazero(config: AlphaZeroConfig) -> Agent:
         step,
         game_act(parts.game, parts.game_params, parts.policy, parts.head, acting),
         config,
-        policy_and_value=partial(_evaluate_positions, parts),
+        policy_and_value=partial(evaluate_positions, parts),
     )
 
 

@@ -167,7 +167,7 @@ def search_player(agent: Agent, state: Any, num_simulations: int) -> Player:
     agents need a game in which the players of a team are rewarded alike.
 
     Args:
-        agent: an agent of self-play, a league or AlphaZero.
+        agent: an agent of self-play, a league or AlphaZero, or a clone or student of a game.
         state: its trained state.
         num_simulations: number of positions that a search adds to its tree.
 
@@ -185,11 +185,14 @@ def check_evaluates(agent: Agent) -> None:
     """Refuse agents that do not value positions as a search needs it.
 
     Raises:
-        ConfigError: the agent plays no game, or has a memory, or learned the value of clipped rewards.
+        ConfigError: the agent plays no game, or has a memory, or learned no value, or that of clipped rewards.
     """
     config = agent.config
     if agent.policy_and_value is None:
         raise ConfigError(f"{config.algorithm} on {env_name(config)}: only agents of games can search, and only without memory")
+    vf_coef = getattr(config, "vf_coef", None)
+    if not isinstance(vf_coef, jax.core.Tracer) and vf_coef == 0:
+        raise ConfigError(f"vf_coef = {vf_coef}: the agent learned no values, and a search needs them; expected more than 0")
     if config.clip_rewards is not None:
         raise ConfigError(
             f"clip_rewards = {config.clip_rewards}: the agent's values are of clipped rewards, and a search adds them to whole "

@@ -13,6 +13,7 @@ import pytest
 
 import rljax
 from rljax.algos.common.policy import policy_and_value
+from rljax.algos.imitation.bc import bc_parts
 from rljax.cli.main import main
 from rljax.collect.environments import make_base_game, make_game
 from rljax.collect.games.matches import play_match, policy_player
@@ -34,10 +35,17 @@ TINY: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.LeagueConfig(**TINY, num_slots=1)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        rljax.SelfPlayConfig(**TINY),
+        rljax.LeagueConfig(**TINY, num_slots=1),
+        rljax.BCConfig(**TINY, average_decay=0.9),
+        rljax.DistillConfig(**TINY, normalize_observations=True),
+    ],
+)
 def test_policy_and_value_say_what_the_policy_takes(config: Any) -> None:
-    agent = rljax.make_agent(config)
-    state = agent.init(jax.random.key(0))
+    agent, state = player_of(config)
     assert agent.policy_and_value is not None
     obs = jnp.asarray(np.random.default_rng(0).integers(0, 2, (5, 18)), jnp.float32)
     logits, value = agent.policy_and_value(state, obs)
@@ -68,7 +76,20 @@ def test_values_for_a_search_are_in_the_unit_of_the_games_rewards_and_without_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.AlphaZeroConfig(**TINY)])
+def test_values_of_a_clone_for_a_search_are_in_the_unit_of_the_games_rewards() -> None:
+    config = rljax.BCConfig(**TINY, normalize_rewards=True, scale_rewards=0.1)
+    agent, state = player_of(config)
+    statistics = state.reward_statistics.statistics
+    known = statistics.replace(var=jnp.full_like(statistics.var, 4.0), count=jnp.ones_like(statistics.count))
+    obs = jnp.asarray(np.random.default_rng(0).normal(size=(3, 18)), jnp.float32)
+    _, value, _ = policy_and_value(bc_parts(config), state.params, obs)
+    assert agent.policy_and_value is not None
+    after = state.replace(reward_statistics=state.reward_statistics._replace(statistics=known))
+    np.testing.assert_allclose(agent.policy_and_value(after, obs)[1], 2.0 * value / 0.1, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [rljax.SelfPlayConfig(**TINY), rljax.AlphaZeroConfig(**TINY), rljax.DistillConfig(**TINY)])
 def test_search_makes_a_player_of_an_untrained_network(config: Any) -> None:
     agent = rljax.make_agent(config)
     state = agent.init(jax.random.key(0))
@@ -136,6 +157,11 @@ def test_a_search_takes_the_same_move_in_the_game_of_a_player_with_or_without_en
             rljax.SelfPlayConfig(**TINY, clip_rewards=0.5),
             r"clip_rewards = 0\.5: the agent's values are of clipped rewards, .* expected none",
         ),
+        (
+            rljax.BCConfig(**TINY, vf_coef=0),
+            r"vf_coef = 0\.0: the agent learned no values, and a search needs them; expected more",
+        ),
+        (rljax.DistillConfig(**{**TINY, "network": {"type": "gru"}}), "only agents of games can search, and only without memory"),
     ],
 )
 def test_what_cannot_search_is_refused(config: Any, message: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import OnPolicyConfig
-from rljax.algos.common.policy import build_policy, with_zeros_for_critic
+from rljax.algos.common.policy import HasPolicy, build_policy, policy_and_value, with_zeros_for_critic
+from rljax.algos.common.state import normalize_obs
 from rljax.collect.environments import make_game, training_reward
 from rljax.collect.normalizers import RewardStatistics, normalize, return_deviation, update_reward_statistics
 from rljax.core.agent import Act
@@ -119,6 +120,21 @@ def value_in_game(config: OnPolicyConfig, rewards: RewardStatistics | None, valu
         # Before the first rewards, and in agents packed without statistics, the deviation is not known.
         value = value * jnp.where(rewards.statistics.count > 0, return_deviation(rewards), 1.0)
     return value if config.scale_rewards is None else value / config.scale_rewards
+
+
+class GameNetwork(HasPolicy, Protocol):
+    """Parts of an algorithm with a policy of single players of a game, without memory and without groups."""
+
+    @property
+    def config(self) -> Any: ...
+
+
+def evaluate_positions(parts: GameNetwork, state: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
+    """Return `(logits [..., A], value [...])` of observations `[..., *obs_shape]` of single players, values in the unit of the
+    game's rewards: `Agent.policy_and_value` of a network with one value head.
+    """
+    logits, value, _ = policy_and_value(parts, state.params, normalize_obs(state, obs))
+    return logits, value_in_game(parts.config, state.reward_statistics, value)
 
 
 def _with_critics_part(game: Game, obs: Any, whole: Any) -> Any:

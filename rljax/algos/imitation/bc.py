@@ -39,6 +39,7 @@ from rljax.algos.imitation.parts import (
     initial_params,
     is_game,
     policy_action,
+    positions_of,
     seen_obs,
 )
 from rljax.collect.demos import Dataset, Window, open_fitting
@@ -256,7 +257,8 @@ def make_bc(config: BCConfig) -> Agent:
             return {}
         return held_out_metrics(parts, averaged(state), *held_out())
 
-    return Agent(init, step, policy_act(parts), config, report=report, data=lambda: dataset().digest)
+    positions = positions_of(parts)
+    return Agent(init, step, policy_act(parts), config, report=report, policy_and_value=positions, data=lambda: dataset().digest)
 
 
 def held_out_metrics(parts: ImitationParts, state: ImitationState, feed: Callable[[jax.Array], Window], count: int) -> Metrics:

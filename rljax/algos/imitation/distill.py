@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.algos.common.config import ActionConfig
+from rljax.algos.common.game_policy import value_in_game
 from rljax.algos.common.losses import choices_loss, huber_value_loss
 from rljax.algos.common.optimizer import adam
 from rljax.algos.common.policy import policy_act, policy_rollout, policy_unroll, unroll
@@ -44,6 +45,7 @@ from rljax.algos.imitation.parts import (
     imitation_parts,
     initial_params,
     is_game,
+    positions_of,
     seen_obs,
 )
 from rljax.collect.curriculum.levels import with_levels
@@ -127,11 +129,13 @@ class TeacherOfShare(NamedTuple):
         parts: parts of its own network.
         policy: its policy as it was saved.
         view: returns what the student sees of observations `[...]` of this environment; by default, all that the teacher sees.
+        reward_statistics: statistics by which the rewards of its game were divided; None: they were not.
     """
 
     parts: ImitationParts
     policy: Teacher
     view: Callable[[Any], Any] = lambda obs: obs
+    reward_statistics: Any = None
 
 
 class DistillParts(NamedTuple):
@@ -161,7 +165,7 @@ class Taught(NamedTuple):
         mask: legal actions; None without masks.
         view: `rljax.algos.common.teacher.policy_view` of the teacher.
         label: the teacher's most likely action.
-        value: the teacher's value, f32.
+        value: the teacher's value, f32; of games in the unit of their rewards.
         begins: where an episode begins, bool.
         carry: the student's memory before the first step, `[N, ...]`; None without memory.
     """
@@ -223,13 +227,15 @@ def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
     parts = teacher_parts(student, run.config, path)
     average = getattr(run.state, "average_params", None)
     # On the host: a cached array of a trace would not outlive it.
-    policy = jax.tree.map(np.asarray, Teacher(run.state.params if average is None else average, run.state.obs_statistics))
+    policy = Teacher(run.state.params if average is None else average, run.state.obs_statistics)
+    rewards = run.state.reward_statistics if run.config.of_games else None
+    policy, rewards = jax.tree.map(np.asarray, (policy, rewards))
     view = _view_of(parts)
     if run.config.of_games:
         if hasattr(run.config, "num_learners"):
-            policy = jax.tree.map(lambda x: x[0], policy)  # the main agent
+            policy, rewards = jax.tree.map(lambda x: x[0], (policy, rewards))  # the main agent's
         parts = against_itself(parts, policy, _num_values(run.config))
-    return TeacherOfShare(parts, policy, view)
+    return TeacherOfShare(parts, policy, view, rewards)
 
 
 def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationParts:
@@ -352,7 +358,7 @@ def _joined_sums(shares: list[EpisodeSums]) -> EpisodeSums:
 
 def _collect_share(parts: DistillParts, state: DistillState, number: int, key: jax.Array) -> tuple[Any, Any, Any, Any, Lessons]:
     """Step the environments of one teacher: `(env_state, obs, student's carry, teacher's carry, lessons)`."""
-    student, (teaching, policy, view) = parts.student, parts.teachers[number]
+    student, (teaching, policy, view, _) = parts.student, parts.teachers[number]
     # Minibatches are of all shares together: one share need not divide into them.
     config = student.config.replace(num_envs=student.config.num_envs // len(parts.teachers), num_minibatches=1, teachers=())
     before, teacher_before = state.carry[number], state.teacher_carry[number]
@@ -390,6 +396,8 @@ def _ask(teacher: TeacherOfShare, carry: Any, steps: Steps, begins: jax.Array) -
         label = argmax_of(view).reshape(steps.action.shape)
     if isinstance(parts.config, HeadConfig):
         value = value_of_rewards(parts.config, value)
+    if parts.config.of_games:
+        value = value_in_game(parts.config, teacher.reward_statistics, value)  # as a search by the student needs it
     return Taught(None, steps.action, steps.mask, view, label, value, begins, None), carry
 
 
@@ -451,7 +459,8 @@ def make_distill(config: DistillConfig) -> Agent:
         # No loss depends on rewards: their mean shows where one is not finite, which stops the run.
         return state, episode_means(lessons.episodes) | metrics | {"train/reward": jnp.mean(lessons.reward)}
 
-    return Agent(init, step, policy_act(student), config, data=lambda: teachers_digest(parts().teachers))
+    digest = lambda: teachers_digest(parts().teachers)  # noqa: E731
+    return Agent(init, step, policy_act(student), config, policy_and_value=positions_of(student), data=digest)
 
 
 register_agent(DistillConfig, make_distill)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 from rljax.algos.common.config import ActionConfig
-from rljax.algos.common.game_policy import build_game_policy, game_act
+from rljax.algos.common.game_policy import build_game_policy, evaluate_positions, game_act
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import build_policy
 from rljax.algos.common.state import NormalizedState
@@ -19,7 +20,7 @@ from rljax.collect.games.matches import acting_player
 from rljax.collect.minibatches import minibatch_steps
 from rljax.collect.normalizers import update_statistics
 from rljax.collect.streams import batch_major, flat_steps, own_mean
-from rljax.core.agent import Metrics
+from rljax.core.agent import Metrics, PolicyAndValue
 from rljax.core.config import Config
 from rljax.core.environments.spaces import Dict, as_space, head_sizes
 from rljax.core.environments.wrappers import EpisodeStatistics
@@ -111,6 +112,12 @@ def against_itself(parts: ImitationParts, policy: Teacher, values: int) -> Imita
     )
     player = acting_player(game, lambda obs, carry, key, mask: act(policy, obs, carry, key, False, mask))
     return parts._replace(env=EpisodeStatistics(Versus(FreeForAll(game), player)))
+
+
+def positions_of(parts: ImitationParts) -> PolicyAndValue | None:
+    """Return `Agent.policy_and_value` of a game's policy without memory; None of others."""
+    has_memory = parts.policy.initial_carry((1,)) is not None
+    return partial(evaluate_positions, parts) if parts.config.of_games and not has_memory else None
 
 
 def example_obs(parts: ImitationParts) -> Any:

@@ -466,6 +466,28 @@ def test_a_student_learns_a_game_from_self_play_and_plays_matches(tmp_path: Path
     assert np.isfinite(play_match(game, None, player, random_player, jax.random.key(0), 20).result).all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("league", [False, True])
+def test_values_of_games_are_taught_in_the_unit_of_their_rewards(league: bool, tmp_path: Path) -> None:
+    """As a search by the student needs them, whatever the teacher's training made of rewards."""
+    shared: dict[str, Any] = {"network": {"hidden": [8]}, "normalize_rewards": True, "scale_rewards": 0.1}
+    config = rljax.LeagueConfig(**GAME, **shared, num_slots=1, league_exploiters=0) if league else ALPHAZERO.replace(**shared)
+    agent = rljax.make_agent(config)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    rewards = state.reward_statistics
+    var = rewards.statistics.var
+    of_each = 4.0 * (1.0 + jnp.arange(float(var.size)).reshape(var.shape))  # that of the exploiter is another one
+    known = rewards.statistics.replace(var=of_each, count=jnp.ones_like(rewards.statistics.count))
+    state = state.replace(reward_statistics=rewards._replace(statistics=known))
+    rljax.save(tmp_path / "run", agent, state)
+    parts = distill_parts(STUDENT.replace(teachers=(str(tmp_path / "run"),)))
+    _, lessons = jax.jit(lambda key: distill_collect(parts, distill_init(parts, key)))(jax.random.key(0))
+    assert agent.policy_and_value is not None
+    _, value = agent.policy_and_value(state, lessons.raw_obs)
+    np.testing.assert_allclose(lessons.taught.value, value, rtol=1e-4, atol=1e-5)
+    assert float(jnp.std(value)) > 0.0
+
+
 KUHN = rljax.SelfPlayConfig(**GAME | {"env": "KuhnPoker-v0"}, network={"hidden": [8]}, normalize_observations=True)
 
 
