@@ -12,8 +12,10 @@ from rljax.collect.demos.dataset import Dataset, open_dataset
 from rljax.collect.demos.schema import named_leaves
 from rljax.collect.environments import RULES
 from rljax.core.config import env_name
+from rljax.core.environments.observation_wrappers import FrameStack
 from rljax.core.environments.spaces import Box, Space, as_space, head_sizes
 from rljax.core.errors import ConfigError, RljaxWarning, shown
+from rljax.core.games.game_wrappers import GameFrameStack
 from rljax.core.games.versus import Versus
 from rljax.core.plain import to_plain
 
@@ -22,18 +24,29 @@ VIEWS = ("flatten_observations", "frame_stack")
 
 
 def open_fitting(config: Any, env: Any, env_params: Any, held_out: float = 0.0) -> Dataset:
-    """Open the dataset that a configuration names (see `open_dataset`), and check that it is of its environment. Other rules than
-    those that it was recorded with get a warning.
+    """Open the dataset that a configuration names (see `open_dataset`), and check that it is of its environment.
+
+    Observations that were recorded without the frames that the policy sees are stacked when they are read. Other rules than
+    those that the dataset was recorded with get a warning.
 
     Raises:
         ConfigError: there is none, it is damaged, or it was recorded in another environment (see `check_dataset`).
     """
     if config.dataset is None:
         raise ConfigError("dataset = none: expected the folder of a dataset, such as `rljax demo` records")
-    found = open_dataset(config.dataset, held_out=held_out)
+    found = _in_frames(open_dataset(config.dataset, held_out=held_out), env, env_params)
     check_dataset(found, env, env_params, env_name(config))
     _warn_of_rules(found, config, env)
     return found
+
+
+def _in_frames(dataset: Dataset, env: Any, env_params: Any) -> Dataset:
+    """Return a dataset whose observations are stacked as those of `env`, if it was recorded without that."""
+    stack = next((level for level in _levels(env) if isinstance(level, (FrameStack, GameFrameStack))), None)
+    if stack is None or _form(as_space(stack.env.observation_space(env_params))) != _form(dataset.info.observation_space):
+        return dataset
+    space = as_space(stack.observation_space(env_params))
+    return dataset._replace(info=dataset.info._replace(observation_space=space, frames=stack.count))
 
 
 def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> None:
@@ -63,8 +76,7 @@ def check_dataset(dataset: Dataset, env: Any, env_params: Any, name: str) -> Non
         if of_env != of_data and what == "observations" and of_data == _form(as_space(levels[-1].observation_space(env_params))):
             raise ConfigError(
                 f"dataset = {str(dataset.path)!r}: holds observations as {recorded} gives them, {_said(of_data)}, but the policy "
-                f"sees {_said(of_env)}: expected flatten_observations = false, frame_stack = none, and an algorithm that sees "
-                "all parts of them"
+                f"sees {_said(of_env)}: expected flatten_observations = false, and an algorithm that sees all parts of them"
             )
         if of_env != of_data:
             views = {field: value for field, value in dataset.info.wrappers.items() if field in VIEWS}

@@ -19,7 +19,7 @@ class Window(NamedTuple):
     """T steps of S streams, arrays `[T, S, ...]`.
 
     Attributes:
-        obs: observations as the environment gives them, to one player of a game.
+        obs: observations as the environment gives them, to one player of a game; with `DatasetInfo.frames`, stacks of them.
         action: actions as the environment takes them.
         mask: legal actions, bool `[T, S, A]` or `[T, S, A, A]`; None without masks.
         reward: f32 `[T, S]`.
@@ -67,6 +67,23 @@ class Transitions(NamedTuple):
     episode: Any
 
 
+def frames_taken(store: Store, leaf: str, rows: np.ndarray, first: np.ndarray, frames: int) -> np.ndarray:
+    """Return observations joined with the `frames - 1` before them along the last axis, the oldest first, `[..., frames * C]`, as
+    `FrameStack` and `GameFrameStack` do; where an episode has no more, its first one stands for them.
+
+    Args:
+        store: the arrays.
+        leaf: name of the observations.
+        rows: rows to read, i64 `[...]`.
+        first: row of the first observation of the episode of each, i64 `[...]`.
+        frames: number of observations of a stack; 1: as they are.
+    """
+    if frames == 1:
+        return store.take(leaf, rows)
+    each = np.stack([np.maximum(rows - back, first) for back in reversed(range(frames))])
+    return np.concatenate(list(store.take(leaf, each)), axis=-1)
+
+
 class _Rows:
     """Read steps of episodes, given as arrays of the same shape of numbers of episodes and of steps in them."""
 
@@ -74,7 +91,8 @@ class _Rows:
         self.store, self.info, self.start = store, info, start
 
     def obs(self, episode: np.ndarray, step: np.ndarray) -> Any:
-        return self._tree("obs", self.info.observation_space, self.start[episode] + episode + step)
+        first = self.start[episode] + episode
+        return self._tree("obs", self.info.observation_space, first + step, first)
 
     def mask(self, episode: np.ndarray, step: np.ndarray) -> Any:
         return self.store.take("mask", self.start[episode] + episode + step) if self.info.masks else None
@@ -85,9 +103,13 @@ class _Rows:
     def of_step(self, leaf: str, episode: np.ndarray, step: np.ndarray) -> np.ndarray:
         return self.store.take(leaf, self.start[episode] + step)
 
-    def _tree(self, name: str, space: Any, rows: np.ndarray) -> Any:
+    def _tree(self, name: str, space: Any, rows: np.ndarray, first: np.ndarray | None = None) -> Any:
         leaves = [leaf for leaf in self.store.names if leaf == name or leaf.startswith(f"{name}.")]
-        return tree_of(name, space, {leaf: self.store.take(leaf, rows) for leaf in leaves})
+        store, frames = self.store, self.info.frames
+        taken = {
+            leaf: store.take(leaf, rows) if first is None else frames_taken(store, leaf, rows, first, frames) for leaf in leaves
+        }
+        return tree_of(name, space, taken)
 
 
 def example_of(tree: Any) -> Any:

@@ -47,6 +47,8 @@ class DatasetInfo(NamedTuple):
         action_space: space of an action (of one player).
         masks: whether steps have the legal actions.
         recorded: who acted, against whom, and how, as a table of texts and numbers.
+        frames: number of observations of an episode that are joined to one when it is read, see `frames_taken`; no part of the
+            files.
     """
 
     env: str
@@ -55,6 +57,7 @@ class DatasetInfo(NamedTuple):
     action_space: Space
     masks: bool
     recorded: dict[str, Any] = {}  # noqa: RUF012
+    frames: int = 1
 
     @property
     def wrappers(self) -> dict[str, Any]:

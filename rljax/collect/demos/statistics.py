@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.collect.demos.dataset import Dataset
+from rljax.collect.demos.reading import frames_taken
 from rljax.collect.demos.schema import tree_of
 from rljax.collect.normalizers import RunningStatistics
 
@@ -18,14 +19,16 @@ def observation_statistics(dataset: Dataset) -> RunningStatistics:
 
     All observations are read once.
     """
-    store = dataset.store
+    store, start, length = dataset.store, dataset.episodes.start, dataset.episodes.length
+    first_rows = np.repeat(start + np.arange(len(start)), length + 1)
     leaves = [leaf for leaf in store.names if leaf == "obs" or leaf.startswith("obs.")]
     rows = dataset.num_steps + dataset.num_episodes
     means, variances = {}, {}
     for leaf in leaves:
         total, squares = np.zeros(()), np.zeros(())
         for first in range(0, rows, BLOCK_ROWS):
-            block = store.take(leaf, np.arange(first, min(first + BLOCK_ROWS, rows))).astype(np.float64)
+            block_rows = np.arange(first, min(first + BLOCK_ROWS, rows))
+            block = frames_taken(store, leaf, block_rows, first_rows[block_rows], dataset.info.frames).astype(np.float64)
             total, squares = total + block.sum(0), squares + np.square(block).sum(0)
         means[leaf] = np.float32(total / rows)
         # The difference may be below 0 by rounding.
