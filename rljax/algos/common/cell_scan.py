@@ -38,6 +38,8 @@ def scan_cell(
         The carry after the last step, as that before the first, and that of who took each step after it, `[T, N, ...]`.
     """
     on_cpu = platform() == "cpu"
+    # An accelerator takes a kernel in each step to keep an array: what follows from the carries is computed for all steps later.
+    kept = on_cpu or seat is not None
 
     def scanned(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, tuple[Any, Any, Any]]:
         def step(carry: Any, inputs: Any) -> tuple[Any, tuple[Any, Any, Any]]:
@@ -45,7 +47,7 @@ def scan_cell(
             carry = reset_carry(carry, begins)
             before = of_seat(carry, seat)
             after, saved = cell.step(before, gates, apply(params, "hidden", before))
-            return with_seat(carry, seat, after), (after, before, saved if on_cpu else None)
+            return with_seat(carry, seat, after), (after, before if kept else None, saved if on_cpu else None)
 
         return jax.lax.scan(step, carry, (cell.split(gates), begins, seat))
 
@@ -56,8 +58,11 @@ def scan_cell(
 
     def forward(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, Any]:
         last, (carries, before, saved) = scanned(params, carry, gates, begins, seat)
+        if not kept:
+            # A step starts from where the one before it ended.
+            before = jax.tree.map(lambda first, x: jnp.concatenate([first[None], x[:-1]]), carry, carries)
+            before = reset_carry(before, begins)
         if not on_cpu:
-            # To keep it would take a kernel for each of its arrays in each step; this takes one for all steps.
             _, saved = cell.step(before, cell.split(gates), apply(params, "hidden", before))
         return (last, carries), (params, begins, seat, before, saved)
 

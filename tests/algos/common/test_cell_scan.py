@@ -103,7 +103,15 @@ def test_several_seeds_in_one_program_have_the_gradients_of_each() -> None:
 def test_a_step_of_a_policys_gradient_has_one_product(cell: str) -> None:
     """A step forward and a step back have a product each; the gradient of the hidden kernel is taken after all steps."""
     parts, arguments = policy_of({"type": cell, "size": 8, "hidden": [4], "head_hidden": []})
-    assert products_in_loops(partial(policy_unroll, parts), arguments) == [1, 1]
+    assert [products for products, _ in loops_of(partial(policy_unroll, parts), arguments)] == [1, 1]
+
+
+@pytest.mark.parametrize(("cell", "arrays"), [("gru", 1), ("lstm", 2)])
+def test_a_step_on_a_gpu_keeps_its_carry_alone(cell: str, arrays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each array that a scan keeps is a kernel in each step; a step back keeps the gradient of the carry."""
+    monkeypatch.setattr(cell_scan, "platform", lambda: "gpu")
+    parts, arguments = policy_of({"type": cell, "size": 8, "hidden": [4], "head_hidden": []})
+    assert [kept for _, kept in loops_of(partial(policy_unroll, parts), arguments)] == [arrays, arrays]
 
 
 class Leaky(GRUCell):
@@ -134,7 +142,7 @@ def test_memories_of_ones_own_advance_in_training_as_in_acting(network: TrunkAct
     for t in range(T):
         now, _, carry = policy_and_value(parts, params, obs[t], reset_carry(carry, begins[t]))
         np.testing.assert_allclose(outputs[t], now, rtol=1e-5, atol=1e-6)
-    assert sum(products_in_loops(partial(policy_unroll, parts), (params, obs, carry, begins))) == 3
+    assert sum(products for products, _ in loops_of(partial(policy_unroll, parts), (params, obs, carry, begins))) == 3
 
 
 def policy_of(network: Any) -> tuple[Any, tuple[Any, jax.Array, Any, jax.Array]]:
@@ -147,8 +155,8 @@ def policy_of(network: Any) -> tuple[Any, tuple[Any, jax.Array, Any, jax.Array]]
     return parts, (params, obs, carry, jax.random.bernoulli(keys[3], 0.2, (T, N)))
 
 
-def products_in_loops(function: Callable[..., Any], arguments: Any) -> list[int]:
-    """Return the number of products of matrices in a step of each loop of the gradient of a function's results."""
+def loops_of(function: Callable[..., Any], arguments: Any) -> list[tuple[int, int]]:
+    """Return of each loop of the gradient of a function's results the products of matrices in a step, and the arrays it keeps."""
     counts = []
 
     def visit(jaxpr: Any) -> int:
@@ -156,7 +164,7 @@ def products_in_loops(function: Callable[..., Any], arguments: Any) -> list[int]
         for equation in jaxpr.eqns:
             inside = sum(visit(sub) for sub in jaxprs_in_params(equation.params))
             if equation.primitive.name == "scan":
-                counts.append(inside)
+                counts.append((inside, len(equation.outvars) - equation.params["num_carry"]))
             count += inside + (equation.primitive.name == "dot_general")
         return count
 
