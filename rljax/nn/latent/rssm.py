@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.devices import platform
+from rljax.nn.latent.scan import scan_carries
 from rljax.nn.modules.classes import unimix_logits
 from rljax.nn.modules.initializers import truncated_normal_params
 from rljax.nn.modules.layers import biased, by_block, rms_normalize, sigmoid, swish
@@ -104,29 +105,39 @@ class RSSM(nn.Module):
             `(latents [T, B, ...], logits f32 [T, B, G, C])`: latent states drawn from the posterior, and its log probabilities.
             Gradients pass straight through the samples to the probabilities (Bengio et al., 2013).
         """
-        step = self._step()
         going_on = 1.0 - is_first.astype(jnp.float32)[..., None]
         action = self._action(actions * going_on)
         kernel = self.posterior_in["kernel"]
-        deter_kernel = kernel[: self.deter]
         tokens = biased(self._cast(tokens) @ self._cast(kernel[self.deter :]), self.posterior_in["bias"])
+        of_deter = {"kernel": kernel[: self.deter], "scale": self.posterior_in["scale"]}
+        weights = {**self._core(), "posterior_in": of_deter, "posterior_out": self.posterior_out}
 
-        def advance(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
-            token, action, going_on, uniform = inputs
-            latent = Latent(latent.deter * going_on.astype(latent.deter.dtype), latent.stoch * going_on[..., None])
-            deter = step(latent, action)
-            x = swish(rms_normalize(deter @ self._cast(deter_kernel) + token, self.posterior_in["scale"]))
-            logits = self._logits(self.posterior_out, x)
-            latent = Latent(deter, draw_one_hot(logits, uniform))
+        def prepare(weights: Any) -> Callable[[Latent, Any], tuple[Latent, jax.Array]]:
+            step = self._step(weights)
+            of_deter, out = (self._rounded(weights[name]) for name in ("posterior_in", "posterior_out"))
+
+            def advance(latent: Latent, inputs: Any) -> tuple[Latent, jax.Array]:
+                token, action, going_on, uniform = inputs
+                latent = Latent(latent.deter * going_on.astype(latent.deter.dtype), latent.stoch * going_on[..., None])
+                deter = step(latent, action)
+                x = swish(rms_normalize(deter @ of_deter["kernel"] + token, of_deter["scale"]))
+                logits = self._logits(out, x)
+                return Latent(deter, draw_one_hot(logits, uniform)), logits
+
+            return advance
+
+        latent = latent._replace(deter=self._cast(latent.deter))
+        inputs = (tokens, action, going_on, uniform)
+        # A plain scan would add up the gradients of rounded weights in the dtype of products, in each step.
+        if platform() != "cpu" or self.dtype is not None:
+            return scan_carries(prepare, weights, latent, inputs, self.unroll)
+        advance = prepare(weights)
+
+        def keep(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
+            latent, logits = advance(latent, inputs)
             return latent, (latent, logits)
 
-        if platform() != "cpu":
-            # Keep the products for the gradient, and compute the rest again: to keep an array takes a kernel in each step.
-            keep = jax.checkpoint_policies.dots_saveable
-            advance = jax.checkpoint(advance, prevent_cse=False, policy=keep)
-        latent = latent._replace(deter=self._cast(latent.deter))
-        _, (latents, logits) = jax.lax.scan(advance, latent, (tokens, action, going_on, uniform), unroll=self.unroll)
-        return latents, logits
+        return jax.lax.scan(keep, latent, inputs, unroll=self.unroll)[1]
 
     def imagine(
         self, latent: Latent, policy: Callable[[jax.Array, Any], jax.Array], noise: Any, uniform: jax.Array
@@ -142,7 +153,7 @@ class RSSM(nn.Module):
         Returns:
             `(latents [T, B, ...], actions [T, B, A])`: each action, and the latent state after it, drawn from the prior.
         """
-        step = self._step()
+        step = self._step(self._core())
 
         def advance(latent: Latent, inputs: Any) -> tuple[Latent, tuple[Latent, jax.Array]]:
             noise, uniform = inputs
@@ -166,29 +177,40 @@ class RSSM(nn.Module):
         action = action / jax.lax.stop_gradient(jnp.maximum(1.0, jnp.abs(action)))
         return normed_activation(self.action_in, self._cast(action))
 
-    def _step(self) -> Callable[[Latent, jax.Array], jax.Array]:
-        """Return `(latent [B, ...], the action's branch [B, H]) -> deter [B, D]`, with weights prepared outside the scan.
+    def _core(self) -> dict[str, Any]:
+        """Return the transition's weights in f32, split by what they multiply.
 
-        They are rounded inside, since the scan adds up the gradients of all steps in the dtype of what it is given.
+        Every block depends on all branches: one dense product for those, and a block-diagonal product for the state itself.
         """
         block, kernel = self.deter // self.blocks, self.core_in["kernel"]
-        # Every block depends on all branches: one dense product for those, and a block-diagonal product for the state itself.
-        of_block, of_input = kernel[:, :block], kernel[:, block:].transpose(1, 0, 2).reshape(-1, self.deter)
-        gates = self.core_gates["kernel"], self.core_gates["bias"].reshape(self.blocks, -1)
-        bias, scale = self.core_in["bias"], self.core_in["scale"]
+        return {
+            "deter_in": self.deter_in,
+            "stoch_in": self.stoch_in,
+            "of_block": kernel[:, :block],
+            "of_input": kernel[:, block:].transpose(1, 0, 2).reshape(-1, self.deter),
+            "bias": self.core_in["bias"],
+            "scale": self.core_in["scale"],
+            "gates": {"kernel": self.core_gates["kernel"], "bias": self.core_gates["bias"].reshape(self.blocks, -1)},
+        }
+
+    def _step(self, weights: Mapping[str, Any]) -> Callable[[Latent, jax.Array], jax.Array]:
+        """Return `(latent [..., B, ...], the action's branch [..., B, H]) -> deter [..., B, D]`, with weights of `_core` prepared
+        outside the scan."""
+        deter_in, stoch_in, gates = (self._rounded(weights[name]) for name in ("deter_in", "stoch_in", "gates"))
+        of_input, bias, scale = self._cast(weights["of_input"]), weights["bias"], weights["scale"]
 
         def recur(x: jax.Array, hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
             # The gates of a block are adjacent: reset, candidate, update.
-            return gru_gates(hidden, *jnp.split(biased(x @ self._cast(kernel), bias), 3, axis=-1))
+            return gru_gates(hidden, *jnp.split(biased(x @ kernel, bias), 3, axis=-1))
 
         # Split the weights by block before any scan: the gradient of a slice inside would be padded in every step.
-        into_block = by_block(lambda x, kernel: x @ self._cast(kernel), (of_block,))
-        into_gates = by_block(recur, gates)
+        into_block = by_block(jnp.matmul, (self._cast(weights["of_block"]),))
+        into_gates = by_block(recur, (gates["kernel"], gates["bias"]))
 
         def step(latent: Latent, action: jax.Array) -> jax.Array:
             deter, stoch = latent.deter, self._cast(latent.stoch.reshape(*latent.stoch.shape[:-2], -1))
-            branches = [normed_activation(self.deter_in, deter), normed_activation(self.stoch_in, stoch), action]
-            x = biased(jnp.concatenate(branches, axis=-1) @ self._cast(of_input) + into_block(deter), bias)
+            branches = [normed_activation(deter_in, deter), normed_activation(stoch_in, stoch), action]
+            x = biased(jnp.concatenate(branches, axis=-1) @ of_input + into_block(deter), bias)
             return into_gates(swish(rms_normalize(x, scale)), deter)
 
         return step
@@ -196,6 +218,10 @@ class RSSM(nn.Module):
     def _logits(self, weights: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
         logits = linear(weights, x).astype(jnp.float32)
         return unimix_logits(logits.reshape(*logits.shape[:-1], self.groups, self.classes), self.unimix)
+
+    def _rounded(self, weights: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return a layer with its kernel in the dtype of products."""
+        return {**weights, "kernel": self._cast(weights["kernel"])}
 
     def _cast(self, x: jax.Array) -> jax.Array:
         return x.astype(self.dtype or jnp.float32)
