@@ -117,7 +117,7 @@ class KuhnPoker(Game):
     ) -> tuple[jax.Array, KuhnPokerState, jax.Array, jax.Array, dict[str, Any]]:
         players, times = self.num_players, jnp.arange(2 * self.num_players - 1)
         mover = state.time % players
-        history = state.history.at[state.time].set(action[mover])
+        history = jnp.where(times == state.time, action[mover], state.history)  # fuses where a scatter would not
         of_player = times % players == jnp.arange(players)[:, None]
         first_bet = jnp.min(jnp.where(history == BET, times, 2 * players))
         over = (state.time == first_bet + players - 1) | ((state.time == players - 1) & (first_bet > state.time))

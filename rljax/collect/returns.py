@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rljax.collect.scans import short_scan
 from rljax.collect.streams import own_std
+from rljax.nn.modules.classes import sum_of
 
 
 def gae(
@@ -59,7 +60,7 @@ def gae(
 
 def _of_seat(x: jax.Array, seat: jax.Array | None) -> jax.Array:
     """Return the value `[...]` of the seat that takes the step, of `x [..., P]`; `x` itself with one seat."""
-    return x if seat is None else jnp.sum(jnp.where(seat, x, 0), axis=-1, dtype=x.dtype)
+    return x if seat is None else sum_of(jnp.where(seat, x, jnp.zeros((), x.dtype)))
 
 
 def _with_seat(x: jax.Array, seat: jax.Array | None, now: jax.Array) -> jax.Array:
@@ -69,7 +70,7 @@ def _with_seat(x: jax.Array, seat: jax.Array | None, now: jax.Array) -> jax.Arra
 
 def _if_taken(seat: jax.Array | None, x: jax.Array, otherwise: jax.Array | float) -> jax.Array:
     """Return `x`, but `otherwise` for steps of nobody."""
-    return x if seat is None else jnp.where(jnp.any(seat, axis=-1), x, otherwise)
+    return x if seat is None else jnp.where(sum_of(seat), x, otherwise)
 
 
 def explained_variance(target: jax.Array, prediction: jax.Array, own: jax.Array | None = None) -> jax.Array:

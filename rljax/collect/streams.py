@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.collect.rollout import Steps
+from rljax.nn.modules.classes import sum_of
 
 B = TypeVar("B")
 
@@ -63,11 +64,9 @@ def of_seat(tree: Any, seat: jax.Array | None) -> Any:
         return tree
 
     def part(x: jax.Array) -> jax.Array:
-        # By a sum over the seats, which fuses where a gather would not.
+        # By a sum over the seats, which fuses where a gather would not. Of flags it says whether any is True.
         which = seat.reshape(seat.shape + (1,) * (x.ndim - seat.ndim))
-        if x.dtype == jnp.bool_:
-            return jnp.any(x & which, axis=seat.ndim - 1)
-        return jnp.sum(jnp.where(which, x, 0), axis=seat.ndim - 1, dtype=x.dtype)
+        return sum_of(jnp.where(which, x, jnp.zeros((), x.dtype)), axis=seat.ndim - 1)
 
     return jax.tree.map(part, tree)
 

@@ -52,6 +52,7 @@ from rljax.league.parts import (
 from rljax.league.ratings import elo
 from rljax.league.rules import INITIAL, MAIN, ROLES
 from rljax.nn.groups import PerGroup
+from rljax.nn.modules.classes import sum_of
 
 
 def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSteps]:
@@ -106,7 +107,7 @@ def _team_means(parts: GameParts, values: jax.Array) -> jax.Array:
 def _own(parts: GameParts, steps: GameSteps, of_teams: jax.Array) -> jax.Array:
     """Return the part of the learner's team in values `[T, E, teams]`, f32 `[T, E]`."""
     own = steps.team[..., None] == jnp.arange(parts.game.num_teams)
-    return jnp.sum(jnp.where(own, of_teams, 0.0), axis=-1)
+    return sum_of(jnp.where(own, of_teams, 0.0))
 
 
 def _result(parts: GameParts, steps: GameSteps) -> jax.Array:
@@ -116,7 +117,7 @@ def _result(parts: GameParts, steps: GameSteps) -> jax.Array:
     of_teams = _team_means(parts, steps.result)
     # Its own team adds 0.
     ahead = lead(_own(parts, steps, of_teams)[..., None], of_teams)
-    return jnp.sum(ahead, axis=-1) / max(parts.game.num_teams - 1, 1)
+    return sum_of(ahead) / max(parts.game.num_teams - 1, 1)
 
 
 def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[GameState, Metrics]:

@@ -21,6 +21,7 @@ from rljax.core.environments.environment import step_or_restart
 from rljax.core.games.game import RESULT, Game
 from rljax.core.games.versus import advance_carry
 from rljax.moved import moved_names
+from rljax.nn.modules.classes import argmax_of, sum_of
 
 
 class Playing(NamedTuple):
@@ -106,7 +107,7 @@ def acting_view(game: Game, state: Any, obs: Any, params: Any) -> tuple[Any, Any
     mask = jax.vmap(lambda s: game.action_mask(s, params))(state)
     if game.turn_gap == 0:
         return obs, mask, jnp.broadcast_to(jnp.arange(game.num_players), moves.shape), moves
-    return *of_acting(game, (obs, mask), moves), jnp.argmax(moves, axis=-1)[:, None], moves
+    return *of_acting(game, (obs, mask), moves), argmax_of(moves)[:, None], moves
 
 
 def of_acting(game: Game, tree: Any, moves: jax.Array) -> Any:
@@ -128,7 +129,7 @@ def moves_without_action(mask: jax.Array | None, moves: jax.Array, nvec: tuple[i
     if mask is None:
         return None
     acting = action.shape[moves.ndim - 1]
-    looked = moves if acting == moves.shape[-1] else jnp.any(moves, axis=-1, keepdims=True)
+    looked = moves if acting == moves.shape[-1] else sum_of(moves)[..., None]
     return steps_without_action(mask, action if action.ndim > looked.ndim else None, nvec=nvec, relevant=looked)
 
 

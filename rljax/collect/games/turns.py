@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rljax.collect.games.rollout import GameSteps
 from rljax.collect.returns import gae, upgo
 from rljax.collect.scans import short_scan
-from rljax.collect.streams import Streams
+from rljax.collect.streams import Streams, of_seat
 from rljax.core.environments.environment import tree_where
 from rljax.moved import moved_names
 
@@ -80,7 +80,7 @@ def transitions(
         zeros, yes = jnp.zeros_like(reward_t), jnp.ones_like(over)
         ahead = tree_where(over, Transitions(zeros, zeros, yes, yes), ahead)
         ahead = ahead._replace(reward=ahead.reward + reward_t)
-        of_mover = jax.tree.map(lambda x: jnp.sum(jnp.where(moves_t, x, 0), axis=-1, dtype=x.dtype), ahead)
+        of_mover = of_seat(ahead, moves_t)
         moved = Transitions(zeros, jnp.broadcast_to(value_t[..., None], zeros.shape), ~yes, yes)
         return tree_where(moves_t, moved, ahead), of_mover
 

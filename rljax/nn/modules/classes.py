@@ -1,4 +1,4 @@
-"""Reductions over the last axis, which counts classes: actions, most often.
+"""Reductions over an axis that counts classes: actions, most often, or players. It is the last one where nothing else is said.
 
 A reduction is an operation of its own on an accelerator, and small networks wait for those. Over few classes it is written as
 operations on one class each, which XLA joins with what comes before and after them.
@@ -16,9 +16,9 @@ FEW = 4
 """The largest number of classes that are taken one by one. Larger numbers make programs longer and gain less."""
 
 
-def sum_of(x: jax.Array) -> jax.Array:
-    """Return the sums `[...]` over the classes of `x [..., C]`."""
-    return jnp.sum(x, axis=-1) if x.shape[-1] > FEW else functools.reduce(jnp.add, _each(x))
+def sum_of(x: jax.Array, axis: int = -1) -> jax.Array:
+    """Return the sums over the classes of `x`, of its dtype; of bool whether any is True."""
+    return jnp.sum(x, axis=axis, dtype=x.dtype) if x.shape[axis] > FEW else functools.reduce(jnp.add, _each(x, axis))
 
 
 def entry_of(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -60,7 +60,7 @@ def mask_logits(logits: jax.Array, mask: jax.Array | None, exists: np.ndarray | 
     if mask is None:
         return logits
     mask = mask & exists
-    legal = mask | (~jnp.any(mask, axis=-1, keepdims=True) & exists)
+    legal = mask | (~sum_of(mask)[..., None] & exists)
     # The least finite number instead of -inf: in the entropy, 0 log 0 and its gradient are then 0.
     return jnp.where(legal, logits, jnp.finfo(logits.dtype).min)
 
@@ -72,5 +72,5 @@ def unimix_logits(logits: jax.Array, unimix: float = 0.01) -> jax.Array:
     return jnp.log((1.0 - unimix) * jax.nn.softmax(logits) + unimix / logits.shape[-1])
 
 
-def _each(x: jax.Array) -> list[jax.Array]:
-    return [x[..., i] for i in range(x.shape[-1])]
+def _each(x: jax.Array, axis: int = -1) -> list[jax.Array]:
+    return [jax.lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]

@@ -26,6 +26,15 @@ def test_reductions_over_classes_are_those_of_numpy(classes: int) -> None:
     np.testing.assert_allclose(log_softmax(jnp.asarray(x)), exact, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("players", [2, FEW, FEW + 1])
+def test_sums_over_another_axis_are_those_of_numpy_and_of_flags_whether_any_is_true(players: int) -> None:
+    x = jax.random.normal(jax.random.key(players), (7, players, 3))
+    np.testing.assert_allclose(sum_of(x, axis=1), np.sum(x, axis=1), rtol=1e-5, atol=1e-6)
+    flags = x > 0.5
+    assert sum_of(flags, axis=1).dtype == jnp.bool_
+    np.testing.assert_array_equal(sum_of(flags, axis=1), np.any(flags, axis=1))
+
+
 @pytest.mark.parametrize("classes", [2, FEW])
 def test_the_gradient_of_few_logits_is_that_of_the_softmax(classes: int) -> None:
     x = jax.random.normal(jax.random.key(0), (6, classes)) * 3
