@@ -227,7 +227,7 @@ def dqn_update(parts: DQNParts, state: DQNState, noise: DQNNoise) -> tuple[DQNSt
     # fork with other numbers may have it move within the turn; updates then see the move from the next turn on.)
     still = config.updates_per_step > 1 and config.target_update_every % config.updates_per_step == 0
 
-    def uniform(zero: jax.Array) -> tuple[NStep, jax.Array | None] | None:
+    def uniform(zero: jax.Array, state: DQNState) -> tuple[NStep, jax.Array | None] | None:
         # One gather for all gradient steps; with priorities, each sample depends on the errors of the previous step.
         if config.prioritized:
             return None

@@ -239,7 +239,7 @@ def sac_update(parts: SACParts, state: SACState, noise: SACNoise) -> tuple[SACSt
     config, replay, optimizer = parts.config, state.replay, adam(parts.config)
     rates = learning_rates(config, state.iteration)
 
-    def sampled(zero: jax.Array) -> NStep:
+    def sampled(zero: jax.Array, _: SACState) -> NStep:
         # One gather for all gradient steps.
         places = sample_windows(replay, noise.sample.reshape(-1) + zero, config.n_step)
         return normalized_n_step(config, state, places, config.n_step)

@@ -25,6 +25,11 @@ from rljax.core.keys import draw
 
 S = TypeVar("S", bound=Any)
 
+STEPS_PER_TRIP = 8
+"""Gradient steps in a trip of a loop on GPUs, where each trip takes kernels to count itself, cut out its samples and write its
+metrics: more steps would save little, and take longer to compile.
+"""
+
 
 class _Carry(NamedTuple):
     params: jax.Array
@@ -66,6 +71,11 @@ def flatten(state: S, fields: Sequence[str]) -> S:
 def unflatten(flat: S, like: S, fields: Sequence[str]) -> S:
     """Undo `flatten`; `like` has the trees."""
     return flat.replace(**{name: unraveler(getattr(like, name))(getattr(flat, name)) for name in fields})
+
+
+def steps_per_trip(count: int) -> int:
+    """Return how many of `count` gradient steps a trip of their loop takes."""
+    return min(count, STEPS_PER_TRIP) if platform() == "gpu" else 1
 
 
 def gradient_step(
@@ -157,7 +167,8 @@ def minibatch_steps(
             return carry, jax.tree.map(lambda x: x[None], out)
         shuffled = jax.tree.map(lambda x: x[order].reshape((num_minibatches, -1, *x.shape[1:])), batch)
         shuffled = over_devices(shuffled, 1)
-        return jax.lax.scan(minibatch_step, carry, shuffled if prepare is None else jax.vmap(prepare)(shuffled))
+        minibatches = shuffled if prepare is None else jax.vmap(prepare)(shuffled)
+        return jax.lax.scan(minibatch_step, carry, minibatches, unroll=steps_per_trip(num_minibatches))
 
     orders = None if num_minibatches == 1 else permutations(key, num_epochs, size)
     carry = _Carry(ravel(params), opt_state, jnp.zeros((), bool))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from rljax.algos.common.config import AdamConfig, ReplayConfig
 from rljax.algos.common.state import normalize_obs
-from rljax.collect.minibatches import flatten, ravel, unflatten, unraveler
+from rljax.collect.minibatches import flatten, ravel, steps_per_trip, unflatten, unraveler
 from rljax.collect.normalizers import scale_rewards, update_reward_statistics, update_statistics
 from rljax.collect.replay import HOST_GATHERS, NStep, Places, Replay, Transition, add_rows, take_n_step, to_host_memory
 from rljax.collect.resets import EnvironmentNoise
@@ -209,7 +209,7 @@ def update_loop(
     update: Callable[[jax.Array, Any, Any], tuple[Any, Metrics]],
     state: Any,
     flat: Sequence[str] = (),
-    read: Callable[[jax.Array], Any] | None = None,
+    read: Callable[[jax.Array, Any], Any] | None = None,
 ) -> tuple[Any, Metrics]:
     """Take `num_updates` updates if `learns`, bool [], else none; None: always.
 
@@ -222,8 +222,8 @@ def update_loop(
         update: `(i, state, samples) -> (state, metrics)`.
         state: before the first update.
         flat: as in `run_turns`.
-        read: `zero -> samples`, what all updates share; it must add `zero`, u32 [], to the random bits with which it reads a
-            buffer (see `read_apart`).
+        read: `(zero, state) -> samples`, what all updates share, with the state before the first; it must add `zero`, u32 [], to
+            the random bits with which it reads a buffer (see `read_apart`).
 
     Returns:
         The last state, and the means of the metrics over the updates, 0 where none was taken, with their number, `train/updates`.
@@ -232,20 +232,23 @@ def update_loop(
     one = jax.jit(update)
     first = jnp.zeros((), jnp.int32)
 
-    def samples_of(zero: jax.Array) -> Any:
-        return None if read is None else read(zero.astype(jnp.uint32))
+    def samples_of(zero: jax.Array, state: Any) -> Any:
+        return None if read is None else read(zero.astype(jnp.uint32), state)
 
-    _, metrics = jax.eval_shape(one, first, state, jax.eval_shape(samples_of, first))
+    _, metrics = jax.eval_shape(one, first, state, jax.eval_shape(samples_of, first, state))
 
     def turn(zero: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-        samples = samples_of(zero)
+        # Parameters from the vector that the loop carries: as trees from outside, each bias would cost a kernel.
+        samples = samples_of(zero, unflatten(loop[0], state, flat))
 
         def body(i: jax.Array, loop: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
             carry, sums = loop
             after, metrics = one(i, unflatten(carry, state, flat), samples)
             return flatten(after, flat), sums + stack_metrics(metrics)
 
-        return body(zero, loop) if num_updates == 1 else jax.lax.fori_loop(0, num_updates, body, loop)
+        if num_updates == 1:
+            return body(zero, loop)
+        return jax.lax.fori_loop(0, num_updates, body, loop, unroll=1 if samples is None else steps_per_trip(num_updates))
 
     start = (flatten(state, flat), jnp.zeros(len(metrics)))
     count = jnp.float32(num_updates) * (1.0 if learns is None else learns)
