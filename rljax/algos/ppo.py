@@ -41,7 +41,7 @@ from rljax.algos.common.value_heads import (
     seat_of_heads,
 )
 from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
-from rljax.collect.curriculum.rules import Curriculum, rollout_episodes
+from rljax.collect.curriculum.rules import Curriculum, rollout_episodes, with_probabilities
 from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
@@ -237,7 +237,7 @@ def ppo_init(parts: PPOParts, key: jax.Array) -> PPOState:
 def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     """Step the environments `num_steps` times with the policy of `state`; values and log-probabilities in one pass after."""
     before = state.carry
-    parts = _with_probabilities(parts, state)
+    parts = parts._replace(env_params=with_probabilities(parts.curriculum, state.curriculum, parts.env_params))
     state, steps = policy_rollout(parts, state, state.params, parts.keep)
     obs, next_obs = normalize_obs(state, steps.obs), normalize_obs(state, steps.next_obs)
     outputs, value = rollout_outputs(parts, state.params, obs, steps.carry)
@@ -252,13 +252,6 @@ def ppo_collect(parts: PPOParts, state: PPOState) -> tuple[PPOState, Rollout]:
     chex.assert_equal_shape([log_prob, steps.reward])
     chex.assert_equal_shape([value, next_value])
     return state, Rollout(steps, log_prob, value, next_value, before)
-
-
-def _with_probabilities(parts: PPOParts, state: PPOState) -> PPOParts:
-    """Return the parts with the probabilities of the levels that the state's curriculum has; without one, the parts."""
-    if parts.curriculum is None:
-        return parts
-    return parts._replace(env_params=parts.env_params.with_probability(parts.curriculum.probability(state.curriculum)))
 
 
 def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: LossFn | None = None) -> tuple[PPOState, Metrics]:
@@ -293,9 +286,7 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     parts = parts._replace(config=faded(parts.config, state.iteration, state.teacher))
     values = (rollout.value, rollout.next_value)
     if parts.curriculum is not None:
-        heads = head_settings(parts.config)
-        after = (streams.reward, *values, streams.terminated, streams.truncated)
-        advantage = combined(heads, gae(*after, heads.gamma, heads.gae_lambda))
+        advantage = combined(head_settings(parts.config), stream_advantages(parts.config, streams, *values))
         episodes, moved["env_state"] = rollout_episodes(parts.curriculum, steps, state.env_state, advantage)
         moved["curriculum"], level_metrics = parts.curriculum.update(state.curriculum, episodes)
         bonus_metrics |= level_metrics
@@ -342,11 +333,11 @@ def ppo_learn(
         `(params, opt_state, metrics)`; the metrics are means over the gradient steps taken.
     """
     config, heads, has_memory = parts.config, head_settings(parts.config), streams.carry is not None
-    after = (streams.reward, value, next_value, streams.terminated, streams.truncated)
-    seat = seat_of_heads(traced_seat(streams), value)
-    advantages = gae(*after, heads.gamma, heads.gae_lambda, seat)
+    advantages = stream_advantages(config, streams, value, next_value)
     target = advantages + value
     if config.upgo_coef is not None:
+        seat = seat_of_heads(traced_seat(streams), value)
+        after = (streams.reward, value, next_value, streams.terminated, streams.truncated)
         advantages += config.upgo_coef * (upgo(*after, heads.gamma, seat) - value)
     batch = Minibatch(
         obs=streams.obs,
@@ -377,6 +368,20 @@ def ppo_learn(
 
     params, opt_state, metrics = ppo_gradient_steps(parts, params, opt_state, batch, key, learning_rate, loss)
     return params, opt_state, metrics | value_metrics(combined(heads, batch.target), combined(heads, batch.value), batch.own)
+
+
+def stream_advantages(config: HeadConfig, streams: Streams, value: jax.Array, next_value: jax.Array) -> jax.Array:
+    """Return the generalised advantages of steps (Schulman et al., 2016) in the shape of `value`; a seat's traces follow its own
+    moves.
+
+    Args:
+        config: discounts and trace decays of the value heads.
+        streams: `[T, S, ...]`.
+        value: f32 `[T, S]`, or `[T, S, K]` for K value heads.
+        next_value: value of what each step led to, shape of `value`.
+    """
+    heads, seat = head_settings(config), seat_of_heads(traced_seat(streams), value)
+    return gae(streams.reward, value, next_value, streams.terminated, streams.truncated, heads.gamma, heads.gae_lambda, seat)
 
 
 def ppo_gradient_steps(

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rljax.collect.curriculum.rules import Curriculum
+from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.randomize import randomized
 from rljax.core.check import check_play
 from rljax.core.config import Config
@@ -221,6 +223,25 @@ def make_game(config: Config, rules: Config | None = None) -> tuple[Game, Any]:
         ConfigError: an unknown game or parameter, no game, or one that breaks the contract.
     """
     game, env_params = make_base_game(config if rules is None else rules)
+    return _with_views(game, env_params, config), env_params
+
+
+def make_training_game(config: Config) -> tuple[Game, Any, Curriculum | None]:
+    """Return the game of `make_game`, on the levels of the configuration's curriculum if it has one, its parameters, and the rule
+    of the curriculum; None without one.
+
+    Raises:
+        ConfigError: as for `make_game` and `make_curriculum`.
+    """
+    game, env_params = make_base_game(config)
+    table, curriculum = getattr(config, "curriculum", None), None
+    if table is not None:
+        curriculum, game, env_params = make_curriculum(table, game, env_params)
+    return _with_views(game, env_params, config), env_params, curriculum
+
+
+def _with_views(game: Game, env_params: Any, config: Config) -> Game:
+    """Return the game with what the configuration's fields change of observations."""
     space = as_space(game.observation_space(env_params))
     if isinstance(space, Dict) and PRIVILEGED in space.spaces:
         if len(space.spaces) == 1:
@@ -241,7 +262,7 @@ def make_game(config: Config, rules: Config | None = None) -> tuple[Game, Any]:
     groups = player_groups(game, getattr(config, "weights", "shared"))
     if max(groups):
         game = PlayerGroups(game, groups)
-    return game, env_params
+    return game
 
 
 def player_groups(game: Game, weights: str) -> tuple[int, ...]:

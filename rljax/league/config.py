@@ -97,10 +97,6 @@ class GameConfig(PPOConfig, VtraceConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.curriculum is not None:
-            raise ConfigError(
-                "curriculum: expected none, levels are for environments of one agent; opponents are the curriculum here"
-            )
         if self.policy_lag and self.learner != "impala":
             raise ConfigError(f"policy_lag = {self.policy_lag}: needs learner = 'impala', whose V-trace corrects for it")
         learners = self.num_learners

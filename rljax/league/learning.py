@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from rljax.algos.common.game_policy import seen_game_rewards
 from rljax.algos.common.policy import policy_and_value, policy_unroll
 from rljax.algos.common.teacher import Teacher, teacher_streams
+from rljax.algos.common.value_heads import combined, head_settings
 from rljax.algos.impala import behaviour_params, impala_learn, next_past_params
-from rljax.algos.ppo import ppo_learn
+from rljax.algos.ppo import ppo_learn, stream_advantages
 from rljax.collect.environments import training_reward
 from rljax.collect.games.rollout import GameSteps, of_acting
 from rljax.collect.games.sides import Side
@@ -34,8 +35,9 @@ def improve(
     taught: Any,
     key: jax.Array,
     rate: jax.Array,
-) -> tuple[Learner, Any, Metrics]:
-    """Return one learner after its gradient steps on T steps of E games, its teacher's memory, and metrics `train/...`.
+) -> tuple[Learner, Any, tuple[jax.Array, jax.Array] | None, Metrics]:
+    """Return one learner after its gradient steps on T steps of E games, its teacher's memory, advantages for a curriculum (see
+    `_advantages`), and metrics `train/...`.
 
     Args:
         parts: from `game_parts`.
@@ -61,11 +63,12 @@ def improve(
         if parts.sides is not None:
             # The other seats get wrong memories, which are forgotten before the learner plays them.
             taught = parts.sides[0].whole(steps.team[-1], taught)
+    of_levels = _advantages(parts, found, steps)
     learn = _by_vtrace if parts.config.learner == "impala" else _by_ppo
     after, of_update = learn(parts, learner, found, seen, seen_last, key, rate)
     if learner.obs_statistics is not None:
         after = after._replace(obs_statistics=update_statistics(learner.obs_statistics, of_all))
-    return after, taught, of_update | metrics | _unknown_moves(parts, found, steps)
+    return after, taught, of_levels, of_update | metrics | _unknown_moves(parts, found, steps)
 
 
 def _own_side(
@@ -129,6 +132,18 @@ def _with_teacher(
     view, after = teacher_streams(parts.ppo, teacher, before, streams, streams.begins, ended, streams.seat)
     after = jax.tree.map(lambda x, like: x.reshape(like.shape), after, carry)
     return found._replace(streams=found.streams._replace(teacher=view)), after
+
+
+def _advantages(parts: GameParts, found: SeatStreams, steps: GameSteps) -> tuple[jax.Array, jax.Array] | None:
+    """Return the generalised advantages of moves, f32 `[T, E, Q]`, and which are the learner's own with a known outcome, bool;
+    None if no curriculum scores them."""
+    curriculum, config = parts.ppo.curriculum, parts.ppo.config
+    if curriculum is None or curriculum.step_score is None:
+        return None
+    streams, value, next_value = found
+    assert streams.own is not None
+    advantage = combined(head_settings(config), stream_advantages(config, streams, value, next_value))
+    return advantage.reshape(steps.mine.shape), streams.own.reshape(steps.mine.shape)
 
 
 def _by_ppo(

@@ -14,6 +14,8 @@ from rljax.algos.common.optimizer import adam
 from rljax.algos.common.teacher import TaughtState, teacher_fields
 from rljax.algos.common.value_heads import info_keys, num_values
 from rljax.algos.ppo import PPOParts
+from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
+from rljax.collect.environments import make_training_game
 from rljax.collect.games.rollout import Playing
 from rljax.collect.games.sides import Side, sides
 from rljax.collect.intrinsic import make_intrinsic
@@ -96,11 +98,12 @@ class GameState(TaughtState, kw_only=True):
         league: pool, payoffs and opponents; None without a pool.
         carry: memory of all seats in the games under way, `[E, P, ...]`, zeros where a game begins; None without memory.
         intrinsic: state of the learners' bonuses; None without one.
+        curriculum: state of the curriculum, one for all learners; None without one.
         past_params: parameters of past iterations, raveled, oldest first, f32 `[L, policy_lag, P]`; None without lag.
     """
 
     # A game ends against the opponent that it began with.
-    env_state: Any = per_environment(depends_on=("scripted",))
+    env_state: Any = per_environment(depends_on=("scripted", "curriculum"))
     league: League | None = copy_of_state(
         lambda state, league: league.begun_with(players_of(state), state.iteration),
         depends_on=ENVIRONMENT_CONFIG,  # results of one game say nothing about another
@@ -108,6 +111,7 @@ class GameState(TaughtState, kw_only=True):
     )
     carry: Any = per_environment()
     intrinsic: Any = statistics(depends_on=("env", "env_params", "intrinsic"))
+    curriculum: Any = statistics(depends_on=("env", "env_params", "curriculum"))
     past_params: jax.Array | None = copy_of_params(lambda params, past: copies_of(params, past.shape[1]))
 
 
@@ -167,7 +171,8 @@ def game_parts(config: GameConfig) -> GameParts:
     Raises:
         ConfigError: `env` is not a game, or does not fit the rest.
     """
-    game, env_params, one, policy, head = build_game_policy(config, num_values(config))
+    game, env_params, curriculum = make_training_game(config)
+    _, _, one, policy, head = build_game_policy(config, num_values(config), (game, env_params))
     intrinsic = None
     if config.intrinsic is not None:
         streams = config.num_envs // config.num_learners * (1 if game.turn_gap else game.num_players)
@@ -175,7 +180,9 @@ def game_parts(config: GameConfig) -> GameParts:
     keep = info_keys(config, game, env_params)
     if intrinsic is not None and BELIEF not in keep:
         keep += (FINAL_OBSERVATION,)
-    ppo = PPOParts(config, one, env_params, policy, head, intrinsic, keep)
+    if curriculum is not None:
+        keep += (LEVEL, LEVEL_SCORE)
+    ppo = PPOParts(config, one, env_params, policy, head, intrinsic, keep, curriculum)
     parts = GameParts(config, game, env_params, config.rules(), ppo, None)
     _check_parts(parts)
     return parts if config.exploitability_every is None else parts._replace(tree=game_tree(game, env_params))
@@ -286,6 +293,7 @@ def game_init(parts: GameParts, key: jax.Array) -> GameState:
         obs_statistics=obs_statistics,
         reward_statistics=_of_each(learners, init_reward_statistics(seats)) if config.normalize_rewards else None,
         intrinsic=initial_bonus(parts, jax.random.fold_in(params_key, 1), one),
+        curriculum=None if parts.ppo.curriculum is None else parts.ppo.curriculum.init(),
         past_params=copies_of(params, config.policy_lag) if config.policy_lag else None,
         carry=carry,
         **teacher_fields(config, params, obs_statistics, carry, (learners,)),

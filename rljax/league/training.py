@@ -17,12 +17,13 @@ from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.teacher import faded
 from rljax.algos.common.value_heads import num_values, value_of_rewards
 from rljax.algos.impala import behaviour_params
+from rljax.collect.curriculum.rules import rollout_episodes, with_probabilities
 from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_rollout, moves_without_action
 from rljax.collect.games.turns import LastStep
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import normalize
 from rljax.collect.resets import environment_noise
-from rljax.collect.rollout import episode_means, episode_totals
+from rljax.collect.rollout import Steps, episode_means, episode_totals
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.environments.spaces import action_heads
 from rljax.core.errors import ConfigError
@@ -68,6 +69,7 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         used = jnp.any(state.env_state.lane.reshape(*groups, 1) == jnp.arange(LANES), axis=2)
         league = league.match(parts.rules, match_key, players_of(state), used)
         newest = jnp.broadcast_to(league.newest[..., None], groups).reshape(-1)
+    game_params = with_probabilities(parts.ppo.curriculum, state.curriculum, parts.game_params)
     own_params = of_learners(behaviour_params, learners)(learners_of(state))
     own_players = player(own_params, state.obs_statistics)
 
@@ -75,11 +77,11 @@ def game_collect(parts: GameParts, state: GameState) -> tuple[GameState, GameSte
         action=head.noise(action_key, (*shape, parts.acting)),
         team=draw_teams(parts, team_key, shape),
         lane=jnp.broadcast_to(newest, shape),
-        env=environment_noise(game, parts.game_params, env_key, *shape, config),
+        env=environment_noise(game, game_params, env_key, *shape, config),
     )
     playing, obs, carry, steps = game_rollout(
         game,
-        parts.game_params,
+        game_params,
         make_decide(parts, own_players, league),
         head.to_env,
         state.env_state,
@@ -146,11 +148,11 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
 
     def update(
         learner: Learner, weights: jax.Array | None, steps: GameSteps, last: LastStep, carry: Any, taught: Any, key: jax.Array
-    ) -> tuple[Learner, Any, Metrics]:
+    ) -> tuple[Learner, Any, tuple[jax.Array, jax.Array] | None, Metrics]:
         own = parts if weights is None else with_ppo_fields(parts, head_weights=tuple(weights))
         return improve(own, learner, steps, last, carry, taught, key, rate)
 
-    after, taught, stacked = of_learners(update, learners)(
+    after, taught, advantages, stacked = of_learners(update, learners)(
         learners_of(state),
         config.learner_head_weights,
         by_learner(steps._replace(carry=None), 1)._replace(carry=by_learner(steps.carry, 0)),
@@ -162,7 +164,46 @@ def game_update(parts: GameParts, state: GameState, steps: GameSteps) -> tuple[G
     # A learner whose losses are not finite stands for all, since a run stops by its metrics.
     metrics = {name: x[jnp.argmax(~jnp.isfinite(x))] for name, x in stacked.items()} | {"train/learning_rate": rate}
     taught = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), taught)
-    return state.replace(key=key, iteration=state.iteration + 1, teacher_carry=taught, **after._asdict()), metrics
+    state = state.replace(key=key, iteration=state.iteration + 1, teacher_carry=taught, **after._asdict())
+    if parts.ppo.curriculum is None:
+        return state, metrics
+    state, of_levels = _next_levels(parts, state, steps, advantages)
+    return state, metrics | of_levels
+
+
+def _next_levels(
+    parts: GameParts, state: GameState, steps: GameSteps, advantages: tuple[jax.Array, jax.Array] | None
+) -> tuple[GameState, Metrics]:
+    """Return the state with the curriculum moved on by the games of all learners, and its metrics.
+
+    Args:
+        parts: from `game_parts`.
+        state: the state.
+        steps: `[T, E, ...]`.
+        advantages: those of moves, f32 `[L, T, E / L, Q]`, and which are scored, bool; None: the curriculum has no scores.
+    """
+    curriculum, games, returns = parts.ppo.curriculum, state.env_state, _learner_returns(parts, steps)
+    assert curriculum is not None
+    as_of_environments = Steps(
+        obs=steps.obs,
+        action=steps.action,
+        mask=steps.mask,
+        reward=returns,
+        terminated=steps.done,
+        truncated=jnp.zeros_like(steps.done),
+        next_obs=None,
+        next_mask=None,
+        episode_return=returns,
+        episode_length=steps.length,
+        extras=steps.extras,
+        metrics=steps.metrics,
+    )
+    # The games of all learners, one after the other, as in `steps`.
+    of_games = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(*steps.done.shape, -1), advantages)
+    advantage, own = of_games or (None, None)
+    episodes, playing = rollout_episodes(curriculum, as_of_environments, games.game, advantage, own)
+    after, metrics = curriculum.update(state.curriculum, episodes)
+    return state.replace(env_state=games._replace(game=playing), curriculum=after), metrics
 
 
 def scripted_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
@@ -228,10 +269,16 @@ def rating(league: League) -> jax.Array:
     return elo(wins, anchor=learners).rating[0]
 
 
+def _learner_returns(parts: GameParts, steps: GameSteps) -> jax.Array:
+    """Return the return so far of the learner's team, in self-play without a pool of player 0, f32 `[T, E]`."""
+    if parts.config.has_pool:
+        return _own(parts, steps, _team_means(parts, steps.returns))
+    return steps.returns[..., 0]
+
+
 def game_metrics(parts: GameParts, steps: GameSteps) -> Metrics:
     """Average the games that ended: return of main agents against others (of player 0 in self-play), length, and count."""
-    config = parts.config
-    returns = _own(parts, steps, _team_means(parts, steps.returns)) if config.has_pool else steps.returns[..., 0]
+    config, returns = parts.config, _learner_returns(parts, steps)
     is_main = jnp.repeat(jnp.array([role == MAIN for role in parts.rules.roles]), config.num_envs // parts.learners)
     nvec = action_heads(parts.game, parts.game_params)
     # Scripted players choose without networks, whose action is nothing there.

@@ -36,13 +36,18 @@ class GamePolicy(NamedTuple):
     head: ActionHead
 
 
-def build_game_policy(config: OnPolicyConfig, num_values: int = 1) -> GamePolicy:
+def build_game_policy(config: OnPolicyConfig, num_values: int = 1, made: tuple[Game, Any] | None = None) -> GamePolicy:
     """The game of a configuration, and the policy.
+
+    Args:
+        config: the configuration.
+        num_values: number of value heads of the policy.
+        made: the game as training takes it, and its parameters; None: those of `make_game`.
 
     Raises:
         ConfigError: `env` is not a game, the network does not fit, or a rollout is too short.
     """
-    game, params = make_game(config)
+    game, params = make_game(config) if made is None else made
     if config.num_steps <= game.turn_gap:
         raise ConfigError(f"num_steps = {config.num_steps}: expected more than {game.turn_gap} in {game.name}")
     one = OnePlayer(game)

@@ -234,7 +234,7 @@ def _read_teacher(student: ImitationParts, path: str) -> TeacherOfShare:
     if run.config.of_games:
         if hasattr(run.config, "num_learners"):
             policy, rewards = jax.tree.map(lambda x: x[0], (policy, rewards))  # the main agent's
-        parts = against_itself(parts, policy, _num_values(run.config))
+        parts = _in_levels(against_itself(parts, policy, _num_values(run.config)), run.config)
     return TeacherOfShare(parts, policy, view, rewards)
 
 
@@ -250,12 +250,8 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
         )
     # Minibatches are the student's.
     parts = imitation_parts(config.replace(num_devices=1, num_minibatches=1), _num_values(config))
-    curriculum = getattr(config, "curriculum", None)
-    if curriculum is not None:
-        # An array of a trace would not outlive it, and the parts do.
-        with jax.ensure_compile_time_eval():
-            env, env_params = with_levels(parts.env, parts.env_params, curriculum["levels"])
-        parts = parts._replace(env=env, env_params=env_params)
+    if not config.of_games:  # else once the teacher plays the other players
+        parts = _in_levels(parts, config)
     if getattr(config, "central_critic", False) and split_privileged(example_obs(student))[1] is not None:
         raise ConfigError(
             f"teachers: {name} has central_critic = true, expected false in {env_name(config)}, whose observations have a "
@@ -267,6 +263,18 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
             f"{env_name(student.config)!r}"
         )
     return parts
+
+
+def _in_levels(parts: ImitationParts, config: Any) -> ImitationParts:
+    """Return the parts with an environment in which all levels of a configuration's curriculum are alike; without one, the
+    parts."""
+    curriculum = getattr(config, "curriculum", None)
+    if curriculum is None:
+        return parts
+    # An array of a trace would not outlive it, and the parts do.
+    with jax.ensure_compile_time_eval():
+        env, env_params = with_levels(parts.env, parts.env_params, curriculum["levels"])
+    return parts._replace(env=env, env_params=env_params)
 
 
 def _num_values(config: Any) -> int:

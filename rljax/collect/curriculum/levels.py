@@ -14,13 +14,16 @@ from rljax.core.environments.environment import field_names, with_fields
 from rljax.core.environments.spaces import as_space
 from rljax.core.environments.wrappers import Wrapper
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
+from rljax.core.games.chance import step_shapes
+from rljax.core.games.game import Game
+from rljax.core.games.game_wrappers import Step, WrappedGame
 from rljax.envs import resolve_env
 
 LEVEL = "level"
 """Entry of the info of `Levels`: the episode's level, i32 []."""
 
 LEVEL_SCORE = "level_score"
-"""Entry of that info: the sum of scores that `LevelState` had before the step, f32 []."""
+"""Entry of that info: what `LevelState.score` was before the step."""
 
 MAX_LEVELS = 65_536
 """Largest number of levels: each is looked at before training."""
@@ -59,8 +62,14 @@ class LevelParams(struct.PyTreeNode):
 
 
 class LevelState(NamedTuple):
-    """State of `Levels`: that of the environment, the episode's level i32 [], and the sum of the scores of the steps that
-    rollouts took of this episode so far, f32 []."""
+    """State of `Levels`.
+
+    Attributes:
+        env_state: state of the environment.
+        level: the episode's level, i32 [].
+        score: sum of the scores of the steps that rollouts took of this episode so far, f32 []; of a game f32 [2]: this sum over
+            the learner's moves, and their number.
+    """
 
     env_state: Any
     level: jax.Array
@@ -69,6 +78,8 @@ class LevelState(NamedTuple):
 
 class Levels(Wrapper):
     """Draw a level for each episode, whose parameters hold until it ends; `info["level"]` says which. Takes `LevelParams`."""
+
+    score_shape: tuple[int, ...] = ()
 
     def inner(self, state: LevelState) -> Any:
         return state.env_state
@@ -80,19 +91,17 @@ class Levels(Wrapper):
         level_key, key = jax.random.split(key)
         level = params.draw(level_key)
         obs, env_state = self.env.reset_env(key, params.of(level))
-        return obs, LevelState(env_state, level, jnp.zeros((), jnp.float32))
+        return obs, LevelState(env_state, level, jnp.zeros(self.score_shape, jnp.float32))
 
     def step_env(
         self, key: jax.Array, state: LevelState, action: Any, params: LevelParams
     ) -> tuple[Any, LevelState, jax.Array, jax.Array, dict[str, Any]]:
-        obs, env_state, reward, terminated, info = self.env.step_env(key, state.env_state, action, params.of(state.level))
-        return (
-            obs,
-            state._replace(env_state=env_state),
-            reward,
-            terminated,
-            {**info, LEVEL: state.level, LEVEL_SCORE: state.score},
-        )
+        return self._told(state, self.env.step_env(key, state.env_state, action, params.of(state.level)))
+
+    def _told(self, before: LevelState, step: Step) -> tuple[Any, LevelState, jax.Array, jax.Array, dict[str, Any]]:
+        obs, env_state, reward, terminated, info = step
+        info = {**info, LEVEL: before.level, LEVEL_SCORE: before.score}
+        return obs, before._replace(env_state=env_state), reward, terminated, info
 
     def observation_space(self, params: LevelParams) -> Any:
         return super().observation_space(params.base)
@@ -101,11 +110,49 @@ class Levels(Wrapper):
         return super().action_space(params.base)
 
 
+class GameLevels(Levels, WrappedGame):
+    """`Levels` for games: all players of a game are on the same level, which only scripted players know."""
+
+    score_shape = (2,)
+
+    def __init__(self, game: Game):
+        super().__init__(game)
+        self.hides_state = True
+
+    def step_outcome(self, state: LevelState, action: Any, outcome: jax.Array, params: LevelParams) -> Step:
+        return self._told(state, self.env.step_outcome(state.env_state, action, outcome, params.of(state.level)))
+
+    def initial_states(self, params: LevelParams) -> tuple[Any, jax.Array]:
+        raise NotImplementedError(f"{self.name} with levels does not enumerate its initial states")
+
+    def head_names(self, params: LevelParams) -> tuple[str, ...]:
+        return super().head_names(params.base)
+
+    def action_names(self, params: LevelParams) -> tuple[str, ...]:
+        return super().action_names(params.base)
+
+
+def level_state(env_state: Any) -> LevelState:
+    """Return the state of `Levels` in a state that other wrappers may be around."""
+    found: LevelState = next(filter(_is_level_state, jax.tree.leaves(env_state, is_leaf=_is_level_state)))
+    return found
+
+
+def with_score(env_state: Any, score: jax.Array) -> Any:
+    """Return a state that holds one of `Levels`, with another `LevelState.score`."""
+    changed = lambda x: x._replace(score=score) if _is_level_state(x) else x  # noqa: E731
+    return jax.tree.map(changed, env_state, is_leaf=_is_level_state)
+
+
+def _is_level_state(x: Any) -> bool:
+    return isinstance(x, LevelState)
+
+
 def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelParams]:
-    """Return an environment whose episodes take levels, all with the same probability, and its parameters.
+    """Return an environment or game whose episodes take levels, all with the same probability, and its parameters.
 
     Args:
-        env: the environment, as training takes it.
+        env: the environment or game, as training takes it.
         env_params: its parameters.
         levels: a list of tables such as `[{ start_distance = 4 }, { start_distance = 8 }]`, or a table of lists,
             `{ start_distance = [4, 8] }`.
@@ -114,6 +161,21 @@ def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelPa
         ConfigError: the levels are not tables of one set of parameters, or the environment cannot take one of them for each
             episode.
     """
+    params = level_params(env, env_params, levels)
+    wrapped = GameLevels(env) if isinstance(env, Game) else Levels(env)
+    try:
+        state, action, key = step_shapes(wrapped, params)
+        jax.eval_shape(wrapped.step_env, key, state, action, params)
+    except (TypeError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"curriculum.levels: {env.name} cannot take {', '.join(params.values)} anew for each episode, its program depends on "
+            f"them: {first_line(error)}"
+        ) from error
+    return wrapped, params
+
+
+def level_params(env: Any, env_params: Any, levels: Any) -> LevelParams:
+    """Return the parameters of `with_levels`, without looking whether the environment can take them anew for each episode."""
     columns = _columns(levels)
     # Sweeps make their environments in a traced function, in which the numbers of the levels are to be numbers all the same.
     with jax.ensure_compile_time_eval():
@@ -121,19 +183,7 @@ def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelPa
         count = len(next(iter(values.values())))
         params = LevelParams(env_params, values, jnp.cumsum(jnp.full(count, 1.0 / count)))
         _check_spaces(env, params, count)
-    wrapped = Levels(env)
-    try:
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        _, state = jax.eval_shape(wrapped.reset_env, key, params)
-        action = jax.eval_shape(as_space(wrapped.action_space(params)).sample, key)
-        jax.eval_shape(wrapped.step_env, key, state, action, params)
-    except (TypeError, ValueError, IndexError) as error:
-        names = ", ".join(values)
-        raise ConfigError(
-            f"curriculum.levels: {env.name} cannot take {names} anew for each episode, its program depends on them: "
-            f"{first_line(error)}"
-        ) from error
-    return wrapped, params
+    return params
 
 
 def _columns(levels: Any) -> dict[str, Sequence[Any]]:

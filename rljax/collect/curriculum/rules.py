@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
+from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE, level_state, with_score
 from rljax.collect.rollout import Steps
 from rljax.collect.scans import short_scan
 from rljax.core.agent import Metrics
@@ -27,6 +27,7 @@ class Episodes(NamedTuple):
         begun: level of the episode that began after a step that ended one, i32; that of the same episode elsewhere.
         success: whether the episode, if it ended there, was a success, bool.
         score: mean score of the episode's steps, if it ended there, f32.
+        scored: whether there are any such steps, bool; in a game, the learner may have none.
     """
 
     level: jax.Array
@@ -34,6 +35,7 @@ class Episodes(NamedTuple):
     begun: jax.Array
     success: jax.Array
     score: jax.Array
+    scored: jax.Array | bool = True
 
 
 class Curriculum(NamedTuple):
@@ -194,8 +196,9 @@ def prioritized_levels(
         return replay_probability(state, temperature, staleness, replay)
 
     def update(state: ReplayState, episodes: Episodes) -> tuple[ReplayState, Metrics]:
-        count = per_level(num_levels, episodes.level, episodes.ended)
-        total = per_level(num_levels, episodes.level, episodes.ended, episodes.score)
+        scored = episodes.ended & episodes.scored
+        count = per_level(num_levels, episodes.level, scored)
+        total = per_level(num_levels, episodes.level, scored, episodes.score)
         begun = per_level(num_levels, episodes.begun, episodes.ended)
         waited = jnp.minimum(state.staleness + jnp.sum(episodes.ended, dtype=jnp.int32), 2**30)
         state = ReplayState(
@@ -238,25 +241,42 @@ def replay_probability(state: ReplayState, temperature: float, staleness: float,
     return share * replayed + (1.0 - share) * new
 
 
-def rollout_episodes(curriculum: Curriculum, steps: Steps, env_state: Any, advantage: jax.Array | None) -> tuple[Episodes, Any]:
+def with_probabilities(curriculum: Curriculum | None, state: Any, env_params: Any) -> Any:
+    """Return the parameters of an environment or game with the probabilities of levels by a curriculum's state; without a
+    curriculum, the parameters."""
+    return env_params if curriculum is None else env_params.with_probability(curriculum.probability(state))
+
+
+def rollout_episodes(
+    curriculum: Curriculum, steps: Steps, env_state: Any, advantage: jax.Array | None, own: jax.Array | None = None
+) -> tuple[Episodes, Any]:
     """Return the episodes of a rollout, and the states of the environments with the scores of the episodes under way.
 
     Args:
         curriculum: the rule.
         steps: `[T, N]`, with `level` and `level_score` among the extras.
-        env_state: states of `Levels` after the rollout, `[N, ...]`.
-        advantage: f32 `[T, N]`; only needed by rules with scores.
+        env_state: states of the environments after the rollout, `[N, ...]`, `Levels` or `GameLevels` among their wrappers.
+        advantage: f32 `[T, N]`, of games f32 `[T, N, Q]`, of the Q players whose moves a step takes; only needed by rules with
+            scores.
+        own: which of these moves are scored, bool `[T, N, Q]`; None: all steps, of environments.
     """
     level, ended = steps.extras[LEVEL], steps.terminated | steps.truncated
-    begun = jnp.concatenate([level[1:], env_state.level[None]])
-    score = jnp.zeros(ended.shape)
-    if curriculum.step_score is not None:
+    begun = jnp.concatenate([level[1:], level_state(env_state).level[None]])
+    episodes = Episodes(level, ended, begun, curriculum.succeeded(steps), jnp.zeros(ended.shape))
+    if curriculum.step_score is None:
+        return episodes, env_state
+    score, over = curriculum.step_score(jnp.asarray(advantage)), ended
+    if own is not None:
+        score = jnp.stack([jnp.sum(jnp.where(own, score, 0.0), axis=-1), jnp.sum(own, axis=-1, dtype=jnp.float32)], axis=-1)
+        over = ended[..., None]
 
-        def add(total: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            total = total + now[0]
-            return jnp.where(now[1], 0.0, total), total
+    def add(total: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        total = total + now[0]
+        return jnp.where(now[1], 0.0, total), total
 
-        before = steps.extras[LEVEL_SCORE][0]
-        last, totals = short_scan(add, before, (curriculum.step_score(jnp.asarray(advantage)), ended))
-        score, env_state = totals / steps.episode_length, env_state._replace(score=last)
-    return Episodes(level, ended, begun, curriculum.succeeded(steps), score), env_state
+    last, totals = short_scan(add, steps.extras[LEVEL_SCORE][0], (score, over))
+    env_state = with_score(env_state, last)
+    if own is None:
+        return episodes._replace(score=totals / steps.episode_length), env_state
+    total, number = totals[..., 0], totals[..., 1]
+    return episodes._replace(score=total / jnp.maximum(number, 1.0), scored=number > 0), env_state

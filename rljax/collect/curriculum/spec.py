@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from rljax.collect.curriculum.levels import LevelParams, Levels, with_levels
+from rljax.collect.curriculum.levels import LevelParams, with_levels
 from rljax.collect.curriculum.rules import SCORES, Curriculum, prioritized_levels, success_rate_levels, uniform_levels
 from rljax.collect.rollout import Steps
 from rljax.core.environments.environment import METRICS, attribute
-from rljax.core.environments.spaces import as_space
 from rljax.core.errors import ConfigError, did_you_mean, shown
+from rljax.core.games.chance import step_shapes
 
 _KEYS = {
     "uniform": (),
@@ -32,8 +32,8 @@ _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def make_curriculum(table: Mapping[str, Any], env: Any, env_params: Any) -> tuple[Curriculum, Levels, LevelParams]:
-    """Return the rule of a configuration's `curriculum` table, and the environment that takes its levels with its parameters.
+def make_curriculum(table: Mapping[str, Any], env: Any, env_params: Any) -> tuple[Curriculum, Any, LevelParams]:
+    """Return the rule of a configuration's `curriculum` table, the environment or game that takes its levels, and its parameters.
 
     Tables are `{ type = "uniform", levels = ... }`, `{ type = "success", levels = ..., success = ..., threshold = 0.8, review =
     0.25, min_episodes = 32, decay = 0.99 }` and `{ type = "plr", levels = ..., score = "value_l1", temperature = 0.1, staleness =
@@ -43,7 +43,7 @@ def make_curriculum(table: Mapping[str, Any], env: Any, env_params: Any) -> tupl
 
     Args:
         table: the table.
-        env: the environment, as training takes it, with the statistics of episodes.
+        env: the environment, as training takes it, with the statistics of episodes; or a game.
         env_params: its parameters.
 
     Raises:
@@ -88,9 +88,7 @@ def make_curriculum(table: Mapping[str, Any], env: Any, env_params: Any) -> tupl
 def _success(success: Any, env: Any, env_params: Any) -> Callable[[Steps], jax.Array]:
     """Return `steps -> bool [T, N]`: whether an episode that ends at a step is a success."""
     if isinstance(success, str):
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        _, state = jax.eval_shape(env.reset_env, key, env_params)
-        action = jax.eval_shape(as_space(env.action_space(env_params)).sample, key)
+        state, action, key = step_shapes(env, env_params)
         info = jax.eval_shape(lambda k, s, a: env.step_env(k, s, a, env_params)[-1], key, state, action)
         metrics = info.get(METRICS, {})
         if success not in metrics:

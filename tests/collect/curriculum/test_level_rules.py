@@ -113,7 +113,7 @@ def test_replay_keeps_mean_scores_and_counts_the_episodes_since_a_level_began() 
     for seed in range(4):
         given = episodes(seed, levels=2 + seed % 3)
         state, metrics = update(state, given)
-        level, ended, begun, _, scores = map(np.asarray, given)
+        level, ended, begun, _, scores = map(np.asarray, given[:5])
         for i in range(L):
             own = ended & (level == i)
             if own.any():

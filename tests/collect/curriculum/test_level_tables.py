@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from flax import struct
 
-from rljax import PPOConfig
+from rljax import AlphaZeroConfig, PPOConfig
 from rljax.collect.curriculum.levels import with_levels
 from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
@@ -17,7 +17,6 @@ from rljax.core.environments.environment import Environment, EnvState
 from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
-from rljax.league.config import SelfPlayConfig
 
 STARTS = [{"head_start": 3}, {"head_start": 0}]
 
@@ -91,9 +90,9 @@ def test_what_cannot_be_stacked_is_refused_in_one_line(levels: Any, message: str
     assert message in str(error.value)
 
 
-def test_games_take_no_curriculum() -> None:
-    with pytest.raises(ConfigError, match="curriculum: expected none"):
-        SelfPlayConfig(curriculum={"type": "uniform", "levels": STARTS})
+def test_alphazero_takes_no_curriculum() -> None:
+    with pytest.raises(ConfigError, match="unknown field 'curriculum' of AlphaZeroConfig"):
+        AlphaZeroConfig(curriculum={"type": "uniform", "levels": STARTS})
 
 
 def test_a_table_of_lists_is_a_list_of_tables_and_levels_keep_other_parameters() -> None:
