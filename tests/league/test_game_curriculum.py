@@ -223,6 +223,19 @@ def test_a_step_of_a_given_outcome_is_on_the_games_level() -> None:
         assert (int(after.level), int(info[LEVEL])) == (level, level)
 
 
+def test_scripted_players_know_the_level() -> None:
+    game, params = with_levels(*rljax.make_env("HabitRPS-v0"), {"habit": [0.0, 1.0]})
+    name = next(iter(game.scripted))
+    _, state = game.reset_env(jax.random.key(0), params)
+    keys = jax.random.split(jax.random.key(1), 32)
+    never, always = (
+        jax.vmap(lambda key, x=level: game.scripted[name](key, state._replace(level=jnp.int32(x)), params))(keys)
+        for level in range(2)
+    )
+    assert (always == always[0, 0]).all()
+    assert (never != always).all()
+
+
 def test_what_games_cannot_do_with_levels_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"^curriculum.levels: Stakes has no parameter 'stakes'.*did you mean 'stake'"):
         game_parts(LEARNERS["in turns"].replace(curriculum={**PLR, "levels": [{"stakes": 1.0}]}))
