@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rljax.collect.curriculum.levels import Levels, level_params
 from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_evaluation_env
 from rljax.collect.own_agent import check_own_act
@@ -15,7 +14,7 @@ from rljax.collect.resets import initial_environments
 from rljax.core.agent import Agent, check_agent, initial_carry, state_explained
 from rljax.core.environments.environment import action_mask_of, is_outside_jax, plays_greedily, step_or_stay
 from rljax.core.errors import check_bool_or_none, check_whole
-from rljax.core.games.versus import Versus, advance_carry
+from rljax.core.games.versus import advance_carry
 from rljax.core.host import failures_explained
 from rljax.core.keys import as_key, draw
 from rljax.core.memory import check_memory, tree_bytes
@@ -50,7 +49,7 @@ def evaluate(
     max_steps: int = MAX_EVALUATION_STEPS,
 ) -> jax.Array:
     """Play whole episodes and return their undiscounted returns, f32 `[num_episodes]`, of true rewards (not clipped or
-    normalised). Those of a game whose configuration has a curriculum are on all of its levels, with the same probability.
+    normalised).
 
     Each environment plays exactly one episode from start to end, so short episodes count no more than long ones. Running
     statistics of normalisers do not change. Pure: works under jit and vmap.
@@ -86,9 +85,6 @@ def play_episodes(
     check_whole(1, num_episodes=num_episodes, max_steps=max_steps)
     check_bool_or_none(deterministic=deterministic)
     env, env_params = make_evaluation_env(agent.config)
-    curriculum = getattr(agent.config, "curriculum", None)
-    if agent.config.of_games and curriculum is not None:
-        env, env_params = Levels(env), level_params(env, env_params, curriculum["levels"])
     with failures_explained(), state_explained(agent, state):
         check_own_act(agent, state)
         results = _play(agent, env, env_params, state, key, num_episodes, plays_greedily(env, deterministic), max_steps)
@@ -100,7 +96,7 @@ def play_episodes(
 def _play(
     agent: Agent, env: Any, env_params: Any, state: Any, key: jax.Array, num_episodes: int, greedy: bool, max_steps: int
 ) -> EpisodeResults:
-    """Do `play_episodes` in an environment of `make_evaluation_env`, or around one."""
+    """Do `play_episodes` in an environment of `make_evaluation_env`."""
     one = jax.eval_shape(lambda: initial_environments(env, env_params, jax.random.key(0), 1))
     check_memory(num_episodes * tree_bytes(one), f"num_episodes = {num_episodes}: playing so many at once", "play fewer")
     reset_key, loop_key = jax.random.split(as_key(key))
@@ -118,7 +114,7 @@ def _play(
         act_key, env_key = jax.random.split(jax.random.fold_in(loop_key, time))
         mask = jax.vmap(lambda s: action_mask_of(env, s, env_params))(env_state)
         action, after = agent.act(state, obs, carry, act_key, greedy, mask)
-        carry = advance_carry(jax.vmap(lambda s: _own_moves(env, s))(env_state), carry, after) if games else after
+        carry = advance_carry(jax.vmap(env.env.own_moves)(env_state.env_state), carry, after) if games else after
         keys = draw(jax.random.split, env_key, (num_episodes, 2))
         obs, env_state, reward, terminated, truncated, info = jax.vmap(
             lambda k, o, s, a: step_or_stay(env, k, o, s, a, env_params)
@@ -143,10 +139,3 @@ def _play(
     if prints is None:
         return results
     return results._replace(distinct=jnp.sum(first_occurrences(prints), dtype=jnp.int32))
-
-
-def _own_moves(env: Any, state: Any) -> jax.Array:
-    """Return which players of the agent's team move next, by the `Versus` inside of `env`."""
-    while not isinstance(env, Versus):
-        env, state = env.env, env.inner(state)
-    return env.own_moves(state)

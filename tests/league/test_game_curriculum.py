@@ -193,14 +193,13 @@ def test_levels_are_inside_of_what_fields_change(fields: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
-def test_evaluations_are_on_all_levels_alike() -> None:
+def test_evaluations_are_on_the_parameters_of_the_configuration() -> None:
     config = rljax.SelfPlayConfig(
         env=Stakes(turns=False), curriculum={"type": "success", "levels": {"bonus": [0.0, 10.0]}, "success": 1e9}, **SMALL
-    ).replace(env_params={"stake": 0.0, "bonus": -99.0})
+    ).replace(env_params={"stake": 0.0, "bonus": 5.0})
     agent = rljax.make_agent(config)
-    returns = np.asarray(rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 200))
-    assert set(returns.tolist()) == {0.0, 40.0}
-    assert abs((returns == 0.0).mean() - 0.5) < 5 * np.sqrt(0.25 / 200)
+    returns = np.asarray(rljax.evaluate(agent, agent.init(jax.random.key(0)), jax.random.key(1), 20))
+    assert set(returns.tolist()) == {20.0}
 
 
 class Outcomes(Stakes):

@@ -161,7 +161,7 @@ def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelPa
         ConfigError: the levels are not tables of one set of parameters, or the environment cannot take one of them for each
             episode.
     """
-    params = level_params(env, env_params, levels)
+    params = _level_params(env, env_params, levels)
     wrapped = GameLevels(env) if isinstance(env, Game) else Levels(env)
     try:
         state, action, key = step_shapes(wrapped, params)
@@ -174,7 +174,7 @@ def with_levels(env: Any, env_params: Any, levels: Any) -> tuple[Levels, LevelPa
     return wrapped, params
 
 
-def level_params(env: Any, env_params: Any, levels: Any) -> LevelParams:
+def _level_params(env: Any, env_params: Any, levels: Any) -> LevelParams:
     """Return the parameters of `with_levels`, without looking whether the environment can take them anew for each episode."""
     columns = _columns(levels)
     # Sweeps make their environments in a traced function, in which the numbers of the levels are to be numbers all the same.
