@@ -343,10 +343,10 @@ class CellMemory:
     What `embed` returns has the input's part of the gates as `x`.
     """
 
-    cell: Any
+    # `cell` is not declared here: the reference would take it for the first field of a subclass.
 
-    def initial_carry(self, batch: tuple[int, ...]) -> Any:
+    def initial_carry(self: Any, batch: tuple[int, ...]) -> Any:
         return None if self.cell is None else self.cell.initial_carry(batch)
 
-    def advance(self, carry: Any, x: Any) -> Any:
+    def advance(self: Any, carry: Any, x: Any) -> Any:
         return self.cell.advance(carry, x.x)
