@@ -188,7 +188,8 @@ def _heads(module: _Cells, x: jax.Array, privileged: Any) -> tuple[jax.Array, ja
 
 def num_cells(obs: Any) -> int | None:
     """Return H W of the one grid `[H, W, C]` of an observation; None if it has none, or several."""
-    grids = [x for x in jax.tree.leaves(split_privileged(obs)[0]) if x.ndim == 3]
+    public = split_privileged(obs)[0]
+    grids = [x for x in (public.values() if isinstance(public, Mapping) else [public]) if getattr(x, "ndim", None) == 3]
     return grids[0].shape[0] * grids[0].shape[1] if len(grids) == 1 else None
 
 

@@ -10,6 +10,7 @@ import pytest
 import rljax
 from rljax.core.errors import ConfigError
 from rljax.nn.actor_critic import make_network
+from rljax.nn.cells import num_cells
 from rljax.nn.policy import Policy
 from rljax.nn.spec import read_network
 
@@ -104,6 +105,13 @@ def test_each_cell_remembers_what_was_there() -> None:
 
     change = np.abs(later(1, 1) - later(3, 2)).max(-1)
     assert min(change[1, 1], change[3, 2]) > 5 * max(change[0, 3], change[4, 0]) > 0
+
+
+def test_the_grid_is_counted_where_it_is_looked_for() -> None:
+    inside = {"grid": GRID[0], "more": {"image": jnp.zeros((2, 2, 3))}, "privileged": GRID[0]}
+    assert num_cells(inside) == num_cells(GRID[0]) == 5 * 4
+    assert num_cells({"one": GRID[0], "other": GRID[0]}) is None
+    assert num_cells(GRID[0, 0]) is None
 
 
 def test_numbers_beside_the_grid_are_channels_of_all_cells() -> None:
