@@ -248,6 +248,11 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
         raise ConfigError(
             f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc, distill, self_play, league or alphazero"
         )
+    if _is_zero(getattr(config, "vf_coef", 1.0)) and not _is_zero(student.config.vf_coef):
+        raise ConfigError(
+            f"teachers: {name} has vf_coef = 0, so its values mean nothing; expected vf_coef = 0 for the student, too, which has "
+            f"{student.config.vf_coef}"
+        )
     # Minibatches are the student's.
     parts = imitation_parts(config.replace(num_devices=1, num_minibatches=1), _num_values(config))
     if not config.of_games:  # else once the teacher plays the other players
@@ -275,6 +280,10 @@ def _in_levels(parts: ImitationParts, config: Any) -> ImitationParts:
     with jax.ensure_compile_time_eval():
         env, env_params = with_levels(parts.env, parts.env_params, curriculum["levels"])
     return parts._replace(env=env, env_params=env_params)
+
+
+def _is_zero(x: Any) -> bool:
+    return not isinstance(x, jax.core.Tracer) and float(x) == 0.0
 
 
 def _num_values(config: Any) -> int:

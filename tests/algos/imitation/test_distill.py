@@ -518,6 +518,7 @@ def test_a_student_learns_values_of_a_critic_that_sees_all_and_the_policy_from_i
     [
         (rljax.DQNConfig(), "it is of dqn, expected ppo, impala, bc, distill, self_play, league or alphazero"),
         (rljax.SelfPlayConfig(**GAME | {"env": "KuhnPoker-v0"}), "it is trained in KuhnPoker-v0, whose observations or actions"),
+        (rljax.SelfPlayConfig(**GAME | {"vf_coef": 0.0}), "it has vf_coef = 0, so its values mean nothing; expected vf_coef = 0"),
     ],
 )
 def test_policies_that_cannot_teach_players_of_a_game_are_refused(config: Any, told: str) -> None:
