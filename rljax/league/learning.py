@@ -135,8 +135,8 @@ def _with_teacher(
 
 
 def _advantages(parts: GameParts, found: SeatStreams, steps: GameSteps) -> tuple[jax.Array, jax.Array] | None:
-    """Return the generalised advantages of moves, f32 `[T, E, Q]`, and which are the learner's own with a known outcome, bool;
-    None if no curriculum scores them."""
+    """Return the generalised advantages of moves, f32 `[T, E, Q]`, and which of them the learner learns from (`seat_streams`),
+    bool; None if no curriculum scores them."""
     curriculum, config = parts.ppo.curriculum, parts.ppo.config
     if curriculum is None or curriculum.step_score is None:
         return None

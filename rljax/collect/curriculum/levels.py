@@ -226,7 +226,12 @@ def _stacked(env: Any, env_params: Any, name: str, column: Sequence[Any]) -> jax
             f"curriculum.levels: parameter {name} of {env.name} is a {type(default).__name__}, expected one that is a number or "
             "an array, which can be stacked"
         )
-    values = [getattr(resolve_env(env, {name: value})[1], name) for value in column]
+    values = []
+    for i, value in enumerate(column):
+        try:
+            values.append(getattr(resolve_env(env, {name: value})[1], name))
+        except ConfigError as error:
+            raise ConfigError(f"curriculum.levels[{i}]: {error}") from error
     return jnp.asarray(np.stack([np.asarray(x) for x in values]), jnp.result_type(default))
 
 

@@ -38,6 +38,7 @@ def made(table: Any, env: str = "SparseGridWorld-v0") -> Any:
         ({"type": "success", "levels": STARTS, "min_episodes": 200}, "expected less than 1 / (1 - decay) = 100"),
         ({"type": "success", "levels": STARTS, "success": "found"}, "curriculum.success = 'found'"),
         ({"type": "uniform", "levels": 3}, "curriculum.levels = 3: expected a list of tables"),
+        ({"type": "uniform", "levels": {"head_start": [1, 1.5]}}, "curriculum.levels[1]: environment SparseGridWorld"),
         ({"type": "uniform", "levels": [{"head_start": 1}, {"goal_reward": 1}]}, "expected the same parameters in all levels"),
         ({"type": "uniform", "levels": {"head_start": [1], "goal_reward": [1, 2]}}, "expected lists of one length"),
         ({"type": "uniform", "levels": [{"head_strat": 1}]}, "did you mean 'head_start'?"),
