@@ -196,15 +196,18 @@ class RSSM(nn.Module):
     def _step(self, weights: Mapping[str, Any]) -> Callable[[Latent, jax.Array], jax.Array]:
         """Return `(latent [..., B, ...], the action's branch [..., B, H]) -> deter [..., B, D]`, with weights of `_core` prepared
         outside the scan."""
-        deter_in, stoch_in, gates = (self._rounded(weights[name]) for name in ("deter_in", "stoch_in", "gates"))
-        of_input, bias, scale = self._cast(weights["of_input"]), weights["bias"], weights["scale"]
+        deter_in, stoch_in = (self._rounded(weights[name]) for name in ("deter_in", "stoch_in"))
+        of_block, gates, of_input = weights["of_block"], weights["gates"], self._cast(weights["of_input"])
+        bias, scale = weights["bias"], weights["scale"]
+        if platform() != "cpu":  # A CPU cuts the blocks out of the weights, and the gradient joins them again: in f32.
+            of_block, gates = self._cast(of_block), self._rounded(gates)
 
         def recur(x: jax.Array, hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
             # The gates of a block are adjacent: reset, candidate, update.
-            return gru_gates(hidden, *jnp.split(biased(x @ kernel, bias), 3, axis=-1))
+            return gru_gates(hidden, *jnp.split(biased(x @ self._cast(kernel), bias), 3, axis=-1))
 
         # Split the weights by block before any scan: the gradient of a slice inside would be padded in every step.
-        into_block = by_block(jnp.matmul, (self._cast(weights["of_block"]),))
+        into_block = by_block(lambda x, kernel: x @ self._cast(kernel), (of_block,))
         into_gates = by_block(recur, (gates["kernel"], gates["bias"]))
 
         def step(latent: Latent, action: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ LITTLE = {"size": "debug", "batch_size": 2, "batch_length": 4, "horizon": 3, "nu
     ("preset", "changes", "launches"),
     [
         ("cartpole_ppo", {}, 1847),
-        ("tmaze_ppo_gru", {}, 21190),
+        ("tmaze_ppo_gru", {}, 16152),
         ("cartpole_pqn", {}, 8199),
         ("cartpole_impala", {}, 2990),
         ("cartpole_dqn", {}, 17731),
