@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.collect.scans import short_scan
-from rljax.collect.streams import own_std
+from rljax.collect.streams import of_seat, own_std, with_seat
 from rljax.nn.modules.classes import sum_of
 
 
@@ -51,21 +51,11 @@ def gae(
 
     def backward(after: jax.Array, step: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
         delta_t, decay_t, seat_t = step
-        advantage = _if_taken(seat_t, delta_t + decay_t * _of_seat(after, seat_t), 0.0)
-        return _with_seat(after, seat_t, advantage), advantage
+        advantage = _if_taken(seat_t, delta_t + decay_t * of_seat(after, seat_t), 0.0)
+        return with_seat(after, seat_t, advantage), advantage
 
     after = jnp.zeros(delta.shape[1:] if seat is None else seat.shape[1:], delta.dtype)
     return short_scan(backward, after, (delta, decay, seat), reverse=True)[1]
-
-
-def _of_seat(x: jax.Array, seat: jax.Array | None) -> jax.Array:
-    """Return the value `[...]` of the seat that takes the step, of `x [..., P]`; `x` itself with one seat."""
-    return x if seat is None else sum_of(jnp.where(seat, x, jnp.zeros((), x.dtype)))
-
-
-def _with_seat(x: jax.Array, seat: jax.Array | None, now: jax.Array) -> jax.Array:
-    """Return `x [..., P]` with `now [...]` as the value of the seat that takes the step; `now` itself with one seat."""
-    return now if seat is None else jnp.where(seat, now[..., None], x)
 
 
 def _if_taken(seat: jax.Array | None, x: jax.Array, otherwise: jax.Array | float) -> jax.Array:
@@ -139,9 +129,9 @@ def vtrace(
 
     def backward(errors: jax.Array, step: tuple[Any, ...]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         delta_t, decay_t, seat_t = step
-        following = _of_seat(errors, seat_t)
+        following = of_seat(errors, seat_t)
         error = _if_taken(seat_t, delta_t + decay_t * following, 0.0)
-        return _with_seat(errors, seat_t, error), (error, following)
+        return with_seat(errors, seat_t, error), (error, following)
 
     after = jnp.zeros(td_error.shape[1:] if seat is None else seat.shape[1:], td_error.dtype)
     steps: tuple[Any, ...] = (rho * td_error, decay, seat)
@@ -191,9 +181,9 @@ def upgo(
     def backward(after: tuple[jax.Array, jax.Array], step: tuple[Any, ...]) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         returns, was_better = after
         reward_t, next_value_t, bootstrap_t, truncated_t, better_t, seat_t = step
-        goes_on = _of_seat(was_better, seat_t) & ~truncated_t
-        return_t = reward_t + bootstrap_t * jnp.where(goes_on, _of_seat(returns, seat_t), next_value_t)
-        return (_with_seat(returns, seat_t, return_t), _with_seat(was_better, seat_t, better_t)), return_t
+        goes_on = of_seat(was_better, seat_t) & ~truncated_t
+        return_t = reward_t + bootstrap_t * jnp.where(goes_on, of_seat(returns, seat_t), next_value_t)
+        return (with_seat(returns, seat_t, return_t), with_seat(was_better, seat_t, better_t)), return_t
 
     # What follows the rollout is unknown: treat it as no better than expected.
     shape = reward.shape[1:] if seat is None else seat.shape[1:]

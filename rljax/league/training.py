@@ -24,6 +24,7 @@ from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import normalize
 from rljax.collect.resets import environment_noise
 from rljax.collect.rollout import Steps, episode_means, episode_totals
+from rljax.collect.streams import of_seat
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.environments.spaces import action_heads
 from rljax.core.errors import ConfigError
@@ -109,7 +110,7 @@ def _team_means(parts: GameParts, values: jax.Array) -> jax.Array:
 def _own(parts: GameParts, steps: GameSteps, of_teams: jax.Array) -> jax.Array:
     """Return the part of the learner's team in values `[T, E, teams]`, f32 `[T, E]`."""
     own = steps.team[..., None] == jnp.arange(parts.game.num_teams)
-    return sum_of(jnp.where(own, of_teams, 0.0))
+    return of_seat(of_teams, own)
 
 
 def _result(parts: GameParts, steps: GameSteps) -> jax.Array:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 
+from rljax.algos.common.config import learns_values
 from rljax.collect.environments import make_game
 from rljax.core.agent import Agent
 from rljax.core.check import check_outcomes, check_zero_sum
@@ -190,9 +191,10 @@ def check_evaluates(agent: Agent) -> None:
     config = agent.config
     if agent.policy_and_value is None:
         raise ConfigError(f"{config.algorithm} on {env_name(config)}: only agents of games can search, and only without memory")
-    vf_coef = getattr(config, "vf_coef", None)
-    if not isinstance(vf_coef, jax.core.Tracer) and vf_coef == 0:
-        raise ConfigError(f"vf_coef = {vf_coef}: the agent learned no values, and a search needs them; expected more than 0")
+    if not learns_values(config):
+        raise ConfigError(
+            f"vf_coef = {config.vf_coef}: the agent learned no values, and a search needs them; expected more than 0"
+        )
     if config.clip_rewards is not None:
         raise ConfigError(
             f"clip_rewards = {config.clip_rewards}: the agent's values are of clipped rewards, and a search adds them to whole "

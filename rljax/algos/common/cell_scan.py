@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from rljax.collect.rollout import reset_carry
 from rljax.collect.streams import of_seat, with_seat
 from rljax.core.devices import platform
+from rljax.nn.latent.scan import carries_before
 
 
 def scan_cell(
@@ -59,9 +60,7 @@ def scan_cell(
     def forward(params: Any, carry: Any, gates: Any, begins: Any, seat: Any) -> tuple[Any, Any]:
         last, (carries, before, saved) = scanned(params, carry, gates, begins, seat)
         if not kept:
-            # A step starts from where the one before it ended.
-            before = jax.tree.map(lambda first, x: jnp.concatenate([first[None], x[:-1]]), carry, carries)
-            before = reset_carry(before, begins)
+            before = reset_carry(carries_before(carry, carries), begins)
         if not on_cpu:
             _, saved = cell.step(before, cell.split(gates), apply(params, "hidden", before))
         return (last, carries), (params, begins, seat, before, saved)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax
 from flax.core import FrozenDict
 
 from rljax.core.config import (
@@ -225,3 +226,9 @@ class EpsilonConfig(LearnerConfig):
     epsilon_start: float = leaf(default=1.0, doc="probability of a random action at the first step", ge=0, le=1)
     epsilon_end: float = leaf(default=0.05, doc="probability of a random action after epsilon_steps", ge=0, le=1)
     epsilon_steps: float = leaf(default=50_000.0, doc="environment steps over which epsilon decreases linearly", ge=MIN_DIVISOR)
+
+
+def learns_values(config: Config) -> bool:
+    """Return whether a configuration trains its value head, if it has a weight for that; a traced `vf_coef` counts as one."""
+    vf_coef = getattr(config, "vf_coef", None)
+    return isinstance(vf_coef, jax.core.Tracer) or vf_coef != 0

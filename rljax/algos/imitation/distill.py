@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.algos.common.config import ActionConfig
+from rljax.algos.common.config import ActionConfig, learns_values
 from rljax.algos.common.game_policy import value_in_game
 from rljax.algos.common.losses import choices_loss, huber_value_loss
 from rljax.algos.common.optimizer import adam
@@ -248,7 +248,7 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
         raise ConfigError(
             f"teachers: {name} is of {config.algorithm}, expected ppo, impala, bc, distill, self_play, league or alphazero"
         )
-    if _is_zero(getattr(config, "vf_coef", 1.0)) and not _is_zero(student.config.vf_coef):
+    if learns_values(student.config) and not learns_values(config):
         raise ConfigError(
             f"teachers: {name} has vf_coef = 0, so its values mean nothing; expected vf_coef = 0 for the student, too, which has "
             f"{student.config.vf_coef}"
@@ -280,10 +280,6 @@ def _in_levels(parts: ImitationParts, config: Any) -> ImitationParts:
     with jax.ensure_compile_time_eval():
         env, env_params = with_levels(parts.env, parts.env_params, curriculum["levels"])
     return parts._replace(env=env, env_params=env_params)
-
-
-def _is_zero(x: Any) -> bool:
-    return not isinstance(x, jax.core.Tracer) and float(x) == 0.0
 
 
 def _num_values(config: Any) -> int:
@@ -476,8 +472,14 @@ def make_distill(config: DistillConfig) -> Agent:
         # No loss depends on rewards: their mean shows where one is not finite, which stops the run.
         return state, episode_means(lessons.episodes) | metrics | {"train/reward": jnp.mean(lessons.reward)}
 
-    digest = lambda: teachers_digest(parts().teachers)  # noqa: E731
-    return Agent(init, step, policy_act(student), config, policy_and_value=positions_of(student), data=digest)
+    return Agent(
+        init,
+        step,
+        policy_act(student),
+        config,
+        policy_and_value=positions_of(student),
+        data=lambda: teachers_digest(parts().teachers),
+    )
 
 
 register_agent(DistillConfig, make_distill)

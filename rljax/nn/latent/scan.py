@@ -11,6 +11,13 @@ import jax.numpy as jnp
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
+def carries_before(first: Any, after: Any) -> Any:
+    """Return the carry before each step, `[T, ...]`, from that before the first, `[...]`, and those after each: a step starts
+    where the one before it ended.
+    """
+    return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y[:-1]]), first, after)
+
+
 def scan_carries(prepare: Callable[[Any], Step], weights: Any, carry: Any, xs: Any, unroll: int = 1) -> tuple[Any, Any]:
     """Scan a step over time, with a gradient that is the scan's and takes less: that of the weights is taken for all steps at
     once, and a step keeps its carry alone, while the gradient of a scan adds up the weights' gradients of each step. There is no
@@ -41,9 +48,7 @@ def scan_carries(prepare: Callable[[Any], Step], weights: Any, carry: Any, xs: A
 
     def forward(weights: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
         carries, ys = run(weights, carry, xs)
-        # A step starts from where the one before it ended.
-        before = jax.tree.map(lambda first, x: jnp.concatenate([first[None], x[:-1]]), carry, carries)
-        return (carries, ys), (weights, before, xs)
+        return (carries, ys), (weights, carries_before(carry, carries), xs)
 
     def backward(residuals: Any, d: Any) -> Any:
         weights, before, xs = residuals
