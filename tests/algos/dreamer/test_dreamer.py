@@ -22,6 +22,7 @@ from rljax.core.errors import RljaxWarning
 from rljax.envs import Composite, GridWorldPixels
 from rljax.nn.outputs.actions import dreamer_head
 from rljax.run.chunks import vectorized_iteration
+from rljax.run.files.records import NO_LOSSES
 
 LENGTH = 4
 
@@ -527,7 +528,9 @@ def updated(env: Any, **changes: Any) -> tuple[Any, Mapping[str, jax.Array]]:
 
 def assert_trained(metrics: Mapping[str, jax.Array]) -> None:
     assert float(metrics["train/updates"]) == 1.0
-    assert np.isfinite([float(x) for name, x in metrics.items() if name.startswith("train/")]).all()
+    # Errors of predictions are unknown where no episode lasts long enough.
+    losses = {name: float(x) for name, x in metrics.items() if name.startswith("train/") and not name.startswith(NO_LOSSES)}
+    assert np.isfinite(list(losses.values())).all(), losses
 
 
 @pytest.mark.long

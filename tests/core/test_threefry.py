@@ -1,0 +1,53 @@
+"""JAX's generator written out for CPUs: the published numbers, JAX's own, and no loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax.core.threefry import threefry2x32
+
+DRAWS: dict[str, Callable[[jax.Array], Any]] = {
+    "bits": lambda key: jax.random.bits(key, (3, 5)),
+    "bytes": lambda key: jax.random.bits(key, (7,), jnp.uint8),
+    "keys": lambda key: jax.random.key_data(jax.random.split(key, 4)),
+    "a key of a number": lambda key: jax.random.key_data(jax.random.fold_in(key, 11)),
+    "normal": lambda key: jax.random.normal(key, (6,)),
+    "many keys": lambda key: jax.vmap(lambda k: jax.random.uniform(k, (2, 3)))(jax.random.split(key, 5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "word"),
+    [
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+        ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+    ],
+)
+def test_the_numbers_are_those_that_its_authors_published(
+    key: tuple[int, int], count: tuple[int, int], word: tuple[int, int]
+) -> None:
+    """The known answers of Random123, `kat_vectors`, threefry2x32 with 20 rounds."""
+    words = threefry2x32(*(jnp.full((2,), x, jnp.uint32) for x in (*key, *count)))
+    np.testing.assert_array_equal(words, np.tile(np.array(word, np.uint32)[:, None], 2))
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_draws_on_a_cpu_are_one_kernel_without_a_loop(draw: Callable[[jax.Array], Any]) -> None:
+    compiled = jax.jit(draw).lower(jax.random.key(5)).compile()
+    assert " while(" not in compiled.as_text()
+
+
+def test_draws_are_those_of_jax_alone() -> None:
+    """The numbers here were drawn in a process without rljax, and are the same in JAX 0.10 and 0.11."""
+    key = jax.random.key(2026)
+    assert jax.random.bits(key, (3,)).tolist() == [3871830408, 3478574990, 3331668629]
+    assert jax.random.key_data(jax.random.split(key, 2)).tolist() == [[3789761601, 119823817], [2381190641, 1119404671]]
+    assert jax.random.key_data(jax.random.fold_in(key, 7)).tolist() == [3955297340, 3504928620]
+    assert jax.random.randint(key, (4,), 0, 1_000_000).tolist() == [897431, 125425, 372779, 766002]
