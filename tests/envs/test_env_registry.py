@@ -70,6 +70,12 @@ def test_unknown_id_names_the_closest() -> None:
     assert "GridWorld-v0" in message_of(make_env, "zzzz")
     # GridWorld is ours, so gymnax: does not find it.
     assert message_of(make_env, "gymnax:GridWorld-v0").startswith("unknown environment 'gymnax:GridWorld-v0'")
+    assert message_of(make_env, "xminigrid:MiniGrid-FourRooms") == (
+        "unknown environment 'xminigrid:MiniGrid-FourRooms': there is no suite 'xminigrid', did you mean "
+        "'xland:MiniGrid-FourRooms'?; your own is found by env = \"module:Class\""
+    )
+    assert "there is no suite 'jumanjy', did you mean 'jumanji'?" in message_of(make_env, "jumanjy:Snake-v1")
+    assert "there is no suite 'xyz', expected one of: brax, craftax," in message_of(make_env, "xyz:Pong-v5")
 
 
 def test_unknown_parameter_names_the_closest() -> None:
