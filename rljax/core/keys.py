@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
-from rljax.core.threefry import write_out_threefry
+from rljax.core.threefry import use_short_threefry
 
 # Every program of rljax draws, and all of them import this module.
-write_out_threefry()
+use_short_threefry()
 
 Source = Callable[[Callable[..., jax.Array], tuple[int, ...]], jax.Array]
 """Random numbers from elsewhere: `(sampler, shape) -> array`."""
