@@ -175,11 +175,8 @@ class MicroRTS(Game):
 
     def observe(self, state: RTSState, params: RTSParams) -> Any:
         progress = state.time / jnp.maximum(params.max_cycles, 1)
-        paper = self.observation == "paper"
-
-        planes = jnp.stack(
-            [feature_planes(with_pending(state, player), player, self.walls, self.fog, progress, paper) for player in range(2)]
-        )
+        known = [with_pending(state, player) for player in range(2)]
+        planes = feature_planes(known, self.walls, self.fog, progress, self.observation == "paper")
         return jax.vmap(lambda p: entity_list(p, self.max_entities))(planes) if self.observation == "entities" else planes
 
     def action_mask(self, state: RTSState, params: RTSParams) -> jax.Array:

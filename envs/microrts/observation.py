@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,35 +54,39 @@ def hide(state: RTSState, visible: jax.Array) -> RTSState:
 
 
 def feature_planes(
-    state: RTSState, player: int, walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
+    states: Sequence[RTSState], walls: np.ndarray, fog: bool, progress: jax.Array, paper: bool = False
 ) -> jax.Array:
-    """Return the planes that a player sees, f32 `[H, W, C]`; the second player's are turned by half.
+    """Return the planes that both players see, f32 `[2, H, W, C]`; the second player's are turned by half.
 
     Args:
-        state: the state.
-        player: the player who looks: its own units and the opponent's are in the same planes for both.
+        states: the state as each player knows it. A player's own units and the opponent's are in the same planes for both.
         walls: bool `[H, W]`.
-        fog: whether the player sees cells within the sight of its units only, and not the opponent's resources.
+        fog: whether the players see cells within the sight of their units only, and not the opponent's resources.
         progress: cycles played as a share of the cycles of a game, f32 [].
         paper: only the `PAPER_PLANES`.
     """
-    visible = visible_cells(state, player) if fog else jnp.ones(state.unit.shape, bool)
+    visible = [visible_cells(state, p) if fog else jnp.ones(state.unit.shape, bool) for p, state in enumerate(states)]
 
     @games_last
-    def bits_and_remaining(state: RTSState, visible: jax.Array, walls: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        seen = hide(state, visible) if fog else state
-        planes = _bit_planes(seen, visible, walls, player)[: PAPER_PLANES if paper else None]
-        # Turned while they are bits, as to move every plane of every cell takes much longer.
-        return words(pack([_side(plane, player) for plane in planes])), _side(seen.remaining, player)
+    def bits_and_remaining(
+        states: Sequence[RTSState], visible: Sequence[jax.Array], walls: jax.Array
+    ) -> tuple[list[jax.Array], jax.Array]:
+        packed, remaining = [], []
+        for player, state in enumerate(states):
+            seen = hide(state, visible[player]) if fog else state
+            planes = _bit_planes(seen, visible[player], walls, player)[: PAPER_PLANES if paper else None]
+            # Turned while they are bits, as to move every plane of every cell takes much longer.
+            packed.append(words(pack([_side(plane, player) for plane in planes])))
+            remaining.append(_side(seen.remaining, player))
+        return [jnp.stack(pair) for pair in zip(*packed, strict=True)], jnp.stack(remaining)
 
-    bits, remaining = bits_and_remaining(state, visible, jnp.asarray(walls))
-    planes = unpack(bits, PAPER_PLANES if paper else NUM_PLANES).astype(jnp.float32)
+    bits, remaining = bits_and_remaining(states, visible, jnp.asarray(walls))
     if paper:
-        return once(planes)
-    values = [jnp.clip(remaining / 200.0, 0.0, 1.0), *_scalars(state, player, fog, progress)]
-    for index, value in zip([_REMAINING, *range(_SCALARS, NUM_PLANES)], values, strict=True):
-        planes = jnp.where(np.arange(NUM_PLANES) == index, value[..., None], planes)
-    return once(planes)
+        return unpack(bits, PAPER_PLANES).astype(jnp.float32)
+    # Computed before the planes are made: there, each division would be done again in every plane.
+    share, scalars = once((jnp.clip(remaining / 200.0, 0.0, 1.0), _scalars(states, fog, progress)))
+    planes = jnp.where(unpack(bits, NUM_PLANES), jnp.float32(1.0), scalars[:, None, None])
+    return jnp.where(np.arange(NUM_PLANES) == _REMAINING, share[..., None], planes)
 
 
 def _bit_planes(seen: RTSState, visible: jax.Array, walls: jax.Array, player: int) -> list[jax.Array]:
@@ -106,9 +112,13 @@ def _side(cells: jax.Array, player: int) -> jax.Array:
     return cells[::-1, ::-1] if player else cells
 
 
-def _scalars(state: RTSState, player: int, fog: bool, progress: jax.Array) -> list[jax.Array]:
-    own, other = (jnp.clip(state.resources[p] / 20.0, 0.0, 1.0) for p in (player, 1 - player))
-    return [own, jnp.zeros(()) if fog else other, jnp.clip(progress, 0.0, 1.0)]
+def _scalars(states: Sequence[RTSState], fog: bool, progress: jax.Array) -> jax.Array:
+    """Return what both players see alike in all cells, in its planes, and 0 in the others, f32 `[2, C]`."""
+    rows = []
+    for player, state in enumerate(states):
+        own, other = (jnp.clip(state.resources[p] / 20.0, 0.0, 1.0) for p in (player, 1 - player))
+        rows.append(jnp.stack([own, jnp.zeros(()) if fog else other, jnp.clip(progress, 0.0, 1.0)]))
+    return jnp.pad(jnp.stack(rows), ((0, 0), (_SCALARS, 0)))
 
 
 def _one_hot(values: jax.Array, size: int) -> list[jax.Array]:

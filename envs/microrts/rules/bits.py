@@ -5,6 +5,7 @@ Bit `i % 8` of byte `i // 8` belongs to plane `i`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -41,11 +42,10 @@ def _word(packed: Sequence[jax.Array]) -> jax.Array:
 
 def unpack(words: Sequence[jax.Array], size: int) -> jax.Array:
     """Return the planes of words as the last axis, bool `[..., size]`."""
-    index = np.arange(size)
-    word = words[-1][..., None]
-    for number in reversed(range(len(words) - 1)):
-        word = jnp.where(index < 32 * (number + 1), words[number][..., None], word)
-    return word >> (index % 32).astype(np.uint32) & 1 > 0
+    word, bit = np.divmod(np.arange(size), 32)
+    # Each plane is a constant bit of one word: to choose the word and to shift its bit down takes twice as long.
+    found = [x[..., None] & np.where(word == i, 1 << bit, 0).astype(np.uint32) for i, x in enumerate(words)]
+    return functools.reduce(jnp.bitwise_or, found) != 0
 
 
 def is_set(packed: Sequence[jax.Array], number: jax.Array) -> jax.Array:
