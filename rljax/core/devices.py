@@ -204,8 +204,10 @@ def shardings(mesh: Mesh, state: Any, num_envs: int, leading: int = 0) -> Any:
     axes = {Role.PER_ENVIRONMENT: leading, Role.BUFFER: leading + 1}
 
     def sharding(path: Any, x: Any) -> NamedSharding:
-        axis = axes.get(roles[path[0].name].role)
-        if axis is None or len(x.shape) <= axis or x.shape[axis] != num_envs:
+        name = path[0].name
+        axis = axes.get(roles[name].role)
+        length = num_envs // len(getattr(state, name)) if roles[name].shares else num_envs
+        if axis is None or len(x.shape) <= axis or x.shape[axis] != length:
             return NamedSharding(mesh, PartitionSpec())
         return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 

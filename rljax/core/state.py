@@ -59,12 +59,15 @@ class FieldRole(NamedTuple):
         recount: for a field that holds numbers of iterations, `recount(value, count) -> value`, which replaces them by
             `count(numbers)`, i64 arrays of NumPy: a fork with other steps per iteration counts in its own iterations. Leaves may
             have a leading axis of seeds.
+        shares: for a `PER_ENVIRONMENT`, whether the field is a tuple with an entry for each of K equal shares of the
+            environments, whose leaves are `[N / K, ...]`.
     """
 
     role: Role
     depends_on: tuple[str, ...] = ()
     copy: Callable[[Any, Any], Any] | None = None
     recount: Callable[[Any, Count], Any] | None = None
+    shares: bool = False
 
 
 ENVIRONMENT_CONFIG = ("env", "env_params")
@@ -83,9 +86,11 @@ def _field(role: FieldRole, **options: Any) -> Any:
     return struct.field(metadata={_KEY: role}, **options)
 
 
-def per_environment(depends_on: tuple[str, ...] = ()) -> Any:
-    """Define a field of episodes under way, leaves `[N, ...]`."""
-    return _field(FieldRole(Role.PER_ENVIRONMENT, (*ENVIRONMENT_CONFIG, *depends_on)))
+def per_environment(depends_on: tuple[str, ...] = (), shares: bool = False) -> Any:
+    """Define a field of episodes under way, leaves `[N, ...]`; with `shares`, a tuple of K entries whose leaves are
+    `[N / K, ...]`.
+    """
+    return _field(FieldRole(Role.PER_ENVIRONMENT, (*ENVIRONMENT_CONFIG, *depends_on), shares=shares))
 
 
 def buffer(depends_on: tuple[str, ...] = (), **options: Any) -> Any:

@@ -11,7 +11,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import rljax
+from rljax.core.state import Role, roles_of
 from rljax.run.search.population import Population, Programs
+from tests.run.tiny_teacher import TEACHER, ready
 
 CONFIGS: dict[str, Any] = {
     "ppo": rljax.PPOConfig(total_timesteps=512, num_envs=16, num_steps=8, num_minibatches=2, network={"hidden": [16]}),
@@ -35,6 +37,10 @@ CONFIGS: dict[str, Any] = {
         size="debug", num_envs=8, total_timesteps=320, batch_size=8, batch_length=8, horizon=3, buffer_size=1600, train_ratio=16,
         learning_starts=100,
     ),
+    "distill": rljax.DistillConfig(
+        env="CartPole-v1", teachers=(TEACHER, TEACHER), total_timesteps=512, num_envs=16, num_steps=8, num_minibatches=2,
+        network={"type": "gru", "hidden": [8], "size": 8},
+    ),
 }  # fmt: skip
 
 
@@ -45,11 +51,12 @@ def apart(a: Any, b: Any) -> float:
 
 
 def main(name: str) -> None:
-    config, devices = CONFIGS[name], jax.device_count()
+    config, devices = ready(CONFIGS[name]), jax.device_count()
     one = jax.jit(rljax.make_train(config))(jax.random.key(0))
     several = config.replace(num_devices=devices)
     many = jax.jit(rljax.make_train(several))(jax.random.key(0))
-    lies = {str(x.sharding.spec) for x in jax.tree.leaves(many.state.env_state)}
+    of_environments = [name for name, field in roles_of(many.state).items() if field.role is Role.PER_ENVIRONMENT]
+    lies = {str(x.sharding.spec) for x in jax.tree.leaves([getattr(many.state, name) for name in of_environments])}
     moved = apart(rljax.make_agent(config).init(jax.random.key(0)).params, one.state.params)
     print(f"{name} {devices} {apart(one.state.params, many.state.params)} {moved} {len(lies)} {'data' in str(lies)}")
     if name == "ppo":

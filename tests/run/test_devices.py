@@ -50,6 +50,7 @@ def simulated(name: str, folder: Path) -> dict[str, list[str]]:
         "league",
         "alphazero",
         pytest.param("dreamer", marks=pytest.mark.long),
+        "distill",
     ],
 )
 def test_eight_devices_come_to_what_one_does(name: str, tmp_path: Path) -> None:

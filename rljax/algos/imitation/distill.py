@@ -152,8 +152,10 @@ class DistillState(ImitationState, kw_only=True):
         teacher_carry: memory of each teacher, likewise.
     """
 
-    carry: Any = per_environment()
-    teacher_carry: Any = per_environment(depends_on=("teachers",))
+    env_state: Any = per_environment(shares=True)
+    obs: Any = per_environment(shares=True)
+    carry: Any = per_environment(shares=True)
+    teacher_carry: Any = per_environment(depends_on=("teachers",), shares=True)
 
 
 class Taught(NamedTuple):
