@@ -137,7 +137,7 @@ class Played(Saved):
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Seed of the episodes' random numbers."""
     sample: bool = False
-    """Sample actions instead of taking the most probable one."""
+    """Sample actions instead of taking the most probable one; always on where the best policy is random, as in poker."""
 
 
 @dataclasses.dataclass

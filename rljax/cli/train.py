@@ -83,7 +83,8 @@ def _train(options: Train, agent: Agent, folder: Path, title: str, how: dict[str
     else:
         _report_seeds(agent, result.state, jax.random.key(config.seed + result.seeds), 100)
     print("next:")
-    print(f"  rljax eval {quoted} --sample")
+    # Where the best policy is random, --sample is always on.
+    print(f"  rljax eval {quoted}{'' if make_evaluation_env(config)[0].best_is_random else ' --sample'}")
     print(f"  rljax show {quoted}")
     if config.eval_every is not None or np.isfinite(result.metrics.get("episode/return", np.nan)).any():
         print(f"  rljax plot {quoted}")

@@ -84,7 +84,7 @@ def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> No
     status, out, err = run(capsys, "train", "cartpole_ppo", *TINY, "--seed", "3", "--learning-rate", "1e-3")
     assert (status, err) == (0, "")
     assert "not solved: the mean is below 475" in out
-    assert "rljax eval runs/cartpole_ppo" in out
+    assert "rljax eval runs/cartpole_ppo --sample" in out
     assert "step 256/256" in out
     config = rljax.load_config("runs/cartpole_ppo/config.toml")
     assert (config.total_timesteps, config.seed, config.learning_rate) == (256, 3, 1e-3)
@@ -97,6 +97,16 @@ def test_train_then_eval_the_whole_way(capsys: pytest.CaptureFixture[str]) -> No
     assert status == 0
     assert "sampled return over 5 episodes" in out
     assert "after 256 steps" in out
+
+
+@pytest.mark.slow
+def test_where_the_best_policy_is_random_samples_are_the_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["--total-timesteps", "1024", "--network.hidden", "[8]", "--eval-every", "none"]
+    status, out, _ = run(capsys, "train", "composite_ppo", *tiny)
+    assert status == 0
+    assert "sampled return over 100 episodes" in out
+    assert "  rljax eval runs/composite_ppo\n" in out
+    assert "always on where the best policy is random" in " ".join(run(capsys, "eval", "--help")[1].replace("│", "").split())
 
 
 @pytest.mark.slow
