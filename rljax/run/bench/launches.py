@@ -12,7 +12,6 @@ from rljax.algos.common.training import make_train
 from rljax.core.compilation_cache import without_compilation_cache
 from rljax.core.config_files import load_config
 from rljax.core.devices import compiling_for
-from rljax.core.errors import ConfigError
 from rljax.run.bench.timing import Program, hardware
 from rljax.run.compile.costs import Kernel, kernels_of
 from rljax.run.compile.hlo import Program as CompiledProgram
@@ -29,7 +28,12 @@ def print_launches(peers: Mapping[str, Callable[[Any], Program | None]]) -> None
 
     Args:
         peers: function for a preset that returns the peer's program for its configuration; None where it is not installed.
+
+    Raises:
+        ConfigError: what XLA needs to compile for the target is not installed.
     """
+    with target_of(TARGET):  # before anything is printed
+        pass
     print(hardware())
     print(f"\nwhole runs compiled for {TARGET}, evaluation off; a loop of unknown length counts as one trip each time\n")
     print("| run | environment steps | kernels | of an environment step | loops of unknown length | of the peer's kernels |")
@@ -40,12 +44,8 @@ def print_launches(peers: Mapping[str, Callable[[Any], Program | None]]) -> None
         steps = config.num_iterations * config.steps_per_iteration
         peer = peers[name](config) if name in peers else None
         missing |= name in peers and peer is None
-        try:
-            ours = kernels_for(make_train(config), TARGET)
-            theirs = None if peer is None else kernels_for(peer, TARGET)
-        except ConfigError as error:
-            print(f"\n{error}")
-            return
+        ours = kernels_for(make_train(config), TARGET)
+        theirs = None if peer is None else kernels_for(peer, TARGET)
         ratio = "" if theirs is None else f"{_started(ours) / _started(theirs):.2f}"
         print(_row(name, steps, ours, ratio), flush=True)
         if theirs is not None:

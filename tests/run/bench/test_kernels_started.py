@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rljax.cli.main import main
 from rljax.run.bench import launches
 from rljax.run.bench.timing import parse_tables
 from rljax.run.compile.costs import Kernel
@@ -20,6 +23,7 @@ def test_the_kernels_of_a_whole_run_are_set_against_the_peers(
     ours = [Kernel("fusion", 300), Kernel("while", 7, waits=True), Kernel("while", 20, launched=False)]
     kernels: dict[Callable[..., Any], list[Kernel]] = {}
     monkeypatch.setattr(launches, "PRESETS", ("cartpole_ppo_cleanrl", "pendulum_sac"))
+    monkeypatch.setattr(launches, "target_of", lambda name: contextlib.nullcontext())
     monkeypatch.setattr(launches, "kernels_for", lambda program, target: kernels.get(program, ours))
     peer = lambda key: key  # noqa: E731
     kernels[peer] = [Kernel("fusion", 614)]
@@ -35,6 +39,16 @@ def test_the_kernels_of_a_whole_run_are_set_against_the_peers(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the plug-in is there")
-def test_without_the_plug_in_one_line_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
-    launches.print_launches({})
-    assert "target h200: compiling for NVIDIA GPUs needs JAX's plug-in for CUDA: pip install" in capsys.readouterr().out
+@pytest.mark.parametrize("command", [["bench", "launches", "--json", "a.json"], ["reproduce", "bench_launches", "--out", "."]])
+def test_without_the_plug_in_one_line_says_what_to_install_and_nothing_is_written(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rljax.run.bench.load.LOADED", float("inf"))  # else a warning of a busy machine stands before it
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    said = capsys.readouterr()
+    assert (stop.value.code, said.out) == (2, "")
+    assert said.err.startswith("rljax: target h200: compiling for NVIDIA GPUs needs JAX's plug-in for CUDA: pip install")
+    assert said.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
