@@ -50,14 +50,22 @@ class GoalGame(WrappedGame):
             gets 1 if it takes the action of its goal's number.
 
     Raises:
-        ConfigError: `num_goals` is not a whole number above 0, `follow` is missing, or the game has goals already.
+        ConfigError: `num_goals` is not a whole number above 0, or without `follow` above the number of actions; `follow` is
+            missing, or the game has goals already.
     """
 
     def __init__(self, game: Game, num_goals: int, follow: Follow | None = None):
         super().__init__(game)
         check_int(f"GoalGame({game.name})", 1, num_goals=num_goals)
-        if follow is None and not isinstance(as_space(game.action_space(game.default_params)), Discrete):
-            raise ConfigError(f"GoalGame({game.name}): its actions are not Discrete, so say what follows a goal: follow=...")
+        if follow is None:
+            actions = as_space(game.action_space(game.default_params))
+            if not isinstance(actions, Discrete):
+                raise ConfigError(f"GoalGame({game.name}): its actions are not Discrete, so say what follows a goal: follow=...")
+            if num_goals > actions.n:
+                raise ConfigError(
+                    f"GoalGame({game.name}): num_goals = {num_goals}: expected at most {actions.n}, the number of actions, or "
+                    "say what follows a goal: follow=..."
+                )
         if GOAL in _named(split_privileged_space(as_space(game.observation_space(game.default_params)))[0]):
             raise ConfigError(f"GoalGame({game.name}): its observations have a '{GOAL}' already, expected a game without")
         self.num_goals = num_goals
@@ -99,6 +107,9 @@ class GoalGame(WrappedGame):
         components = {WIN: reward, **own, FOLLOW: self._follow(before.game, action, before.goal)}
         obs, state = self._with_goal(obs, before.goal), GoalState(game, before.goal)
         return obs, state, reward, terminated, {**info, COMPONENTS: components}
+
+    def text(self, state: GoalState, params: Any, player: int) -> str:
+        return f"{super().text(state, params, player)}\nyour goal: {int(state.goal[player])}"
 
     def initial_states(self, params: Any) -> tuple[GoalState, jax.Array]:
         """Return every state of the game with every combination of goals."""

@@ -105,6 +105,23 @@ def test_the_components_and_the_keys_of_a_game_stand_beside_the_goal() -> None:
     assert own["win"].tolist() != reward.tolist()
 
 
+def test_a_goal_that_no_action_follows_is_refused_unless_something_else_follows_it() -> None:
+    with pytest.raises(
+        rljax.ConfigError, match=r"^GoalGame\(KuhnPoker-v0\): num_goals = 3: expected at most 2, .*follow=\.\.\.$"
+    ):
+        GoalGame(KuhnPoker(), 3)
+    assert GoalGame(KuhnPoker(), 3, follow=lambda state, action, goal: jnp.zeros(2)).num_goals == 3
+
+
+def test_a_player_reads_its_own_goal() -> None:
+    plain = KuhnPoker()
+    game, params = GoalGame(plain, 2), plain.default_params
+    _, state = game.reset_env(jax.random.key(0), params)
+    state = state._replace(goal=jnp.array([1, 0]))
+    for player, goal in enumerate((1, 0)):
+        assert game.text(state, params, player) == f"{plain.text(state.game, params, player)}\nyour goal: {goal}"
+
+
 def test_a_second_goal_and_a_second_component_of_its_name_are_refused() -> None:
     with pytest.raises(rljax.ConfigError, match=r"GoalGame\(.* with goals\): its observations have a 'goal' already"):
         GoalGame(GoalGame(KuhnPoker(), 2), 2)
