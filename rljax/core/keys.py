@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
+from rljax.core.errors import ConfigError
 from rljax.core.threefry import use_short_threefry
 
 # Every program of rljax draws, and all of them import this module.
@@ -64,3 +65,16 @@ def as_key(key: jax.Array) -> jax.Array:
     if hasattr(key, "dtype") and key.dtype == jnp.uint32 and key.shape[-1:] == (2,):
         return jax.random.wrap_key_data(key)
     raise TypeError(f"expected a random key such as jax.random.key(0), got {key!r}")
+
+
+def as_single_key(key: jax.Array) -> jax.Array:
+    """Return the typed key of one agent; under vmap each agent has one.
+
+    Raises:
+        TypeError: `key` is no random key.
+        ConfigError: it is several.
+    """
+    key = as_key(key)
+    if key.ndim:
+        raise ConfigError(f"key: an agent has one, got {key.shape}; jax.vmap over make_train trains several")
+    return key

@@ -28,7 +28,7 @@ from rljax.core.errors import ConfigError
 from rljax.core.games.game import Game
 from rljax.core.games.game_wrappers import public_part
 from rljax.core.games.versus import Seated, check_scripted, seat_player, without_view
-from rljax.core.keys import as_key, draw
+from rljax.core.keys import as_single_key, draw
 from rljax.core.memory import check_memory
 from rljax.core.state import ENVIRONMENT_CONFIG, copy_of_params, copy_of_state, per_environment, statistics
 from rljax.league.config import GameConfig, LeagueConfig
@@ -265,7 +265,7 @@ def scripted_players(parts: GameParts) -> dict[str, tuple[Seated, np.ndarray]]:
 def game_init(parts: GameParts, key: jax.Array) -> GameState:
     """Return the state before the first iteration: untrained learners with different weights, and new games."""
     config, learners = parts.config, parts.learners
-    params_key, env_key, eval_key, team_key, key = jax.random.split(as_key(key), 5)
+    params_key, env_key, eval_key, team_key, key = jax.random.split(as_single_key(key), 5)
     game, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
     one = jax.tree.map(lambda x: x[0, 0], obs)
     params = _stack([parts.ppo.policy.init(k, one) for k in jax.random.split(params_key, learners)])

@@ -36,7 +36,7 @@ from rljax.core.config import algorithm, leaf, static
 from rljax.core.environments.environment import step_or_restart
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game, side_rewards
-from rljax.core.keys import as_key, draw
+from rljax.core.keys import as_single_key, draw
 from rljax.core.state import per_environment
 from rljax.nn.modules.classes import mask_logits
 from rljax.nn.outputs.actions import ActionHead
@@ -152,7 +152,7 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
 def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
     """The state before the first iteration."""
     config = parts.config
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    params_key, env_key, eval_key, key = jax.random.split(as_single_key(key), 4)
     env_state, obs = initial_environments(parts.game, parts.game_params, env_key, config.num_envs)
     one = jax.tree.map(lambda x: x[0, 0], obs)
     params = parts.policy.init(params_key, one)

@@ -19,7 +19,7 @@ from rljax.collect.normalizers import (
 from rljax.collect.resets import initial_environments
 from rljax.collect.rollout import Steps
 from rljax.core.config import Config
-from rljax.core.keys import as_key
+from rljax.core.keys import as_single_key
 from rljax.core.state import REWARD_CONFIG, State, statistics
 
 S = TypeVar("S")
@@ -44,7 +44,7 @@ def initial_fields(config: Config, env: Any, env_params: Any, key: jax.Array) ->
 
     N fresh episodes; statistics are None where the config does not ask for them.
     """
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    params_key, env_key, eval_key, key = jax.random.split(as_single_key(key), 4)
     env_state, obs = initial_environments(env, env_params, env_key, config.num_envs)
     first_obs = jax.tree.map(lambda x: x[0], obs)
     return params_key, {

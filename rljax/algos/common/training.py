@@ -16,7 +16,7 @@ from rljax.collect.own_agent import check_own_act, check_own_state
 from rljax.core.agent import Agent, Metrics, check_average, make_agent, stack_metrics
 from rljax.core.config import Config
 from rljax.core.errors import ConfigError, shown
-from rljax.core.keys import as_key
+from rljax.core.keys import as_single_key
 
 
 class TrainResult(NamedTuple):
@@ -52,7 +52,7 @@ def make_train(config_or_agent: Config | Agent) -> Callable[[jax.Array], TrainRe
             names[:] = sorted(metrics)
             return state, stack_metrics(metrics)
 
-        state, stacked = jax.lax.scan(step, agent.init(as_key(key)), jnp.arange(config.num_iterations))
+        state, stacked = jax.lax.scan(step, agent.init(as_single_key(key)), jnp.arange(config.num_iterations))
         return TrainResult(state, dict(zip(names, stacked.T, strict=True)))
 
     return train

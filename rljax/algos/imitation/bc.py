@@ -51,7 +51,7 @@ from rljax.collect.streams import own_mean
 from rljax.core.agent import Agent, Metrics, averaged, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
 from rljax.core.errors import ConfigError
-from rljax.core.keys import as_key
+from rljax.core.keys import as_single_key
 
 
 @algorithm("bc")
@@ -124,7 +124,7 @@ def bc_parts(config: BCConfig) -> ImitationParts:
 def bc_init(parts: ImitationParts, key: jax.Array) -> ImitationState:
     """Return the state before the first iteration."""
     config = parts.config
-    params_key, _, eval_key, key = jax.random.split(as_key(key), 4)
+    params_key, _, eval_key, key = jax.random.split(as_single_key(key), 4)
     params = initial_params(parts, params_key)
     return ImitationState(
         params=params,

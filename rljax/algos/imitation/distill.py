@@ -60,7 +60,7 @@ from rljax.core.environments.spaces import action_heads, as_space, head_sizes
 from rljax.core.environments.wrappers import split_privileged
 from rljax.core.errors import ConfigError
 from rljax.core.games.game_wrappers import without_added
-from rljax.core.keys import as_key
+from rljax.core.keys import as_single_key
 from rljax.core.state import per_environment
 from rljax.nn.groups import PerGroup
 from rljax.nn.modules.classes import argmax_of
@@ -316,7 +316,7 @@ def distill_init(parts: DistillParts, key: jax.Array) -> DistillState:
     """Return the state before the first iteration."""
     config, student, count = parts.student.config, parts.student, len(parts.teachers)
     share = config.num_envs // max(count, 1)
-    params_key, env_key, eval_key, key = jax.random.split(as_key(key), 4)
+    params_key, env_key, eval_key, key = jax.random.split(as_single_key(key), 4)
     env_keys = jax.random.split(env_key, count)
     begun = [
         initial_environments(t.parts.env, t.parts.env_params, k, share) for t, k in zip(parts.teachers, env_keys, strict=True)

@@ -25,7 +25,7 @@ from rljax.core.agent import Metrics
 from rljax.core.config import leaf, static
 from rljax.core.environments.spaces import Box, as_space
 from rljax.core.errors import ConfigError
-from rljax.core.keys import as_key
+from rljax.core.keys import as_single_key
 from rljax.core.state import buffer, copy_of_params
 from rljax.nn.outputs.actions import ActionHead, dreamer_head, soft_head
 
@@ -195,7 +195,7 @@ def offline_state(
         example, host = step_example(env, env_params, head), config.replay_memory == "host"
         replay = init_replay(example, config.buffer_rows, config.num_envs, host)
     else:
-        params_key, _, eval_key, key = jax.random.split(as_key(key), 4)
+        params_key, _, eval_key, key = jax.random.split(as_single_key(key), 4)
         statistics = init_statistics(shapes) if config.normalize_observations else None
         fields = {"obs_statistics": statistics, "reward_statistics": None, "env_state": None, "obs": None, "key": key}
         fields |= {"eval_key": eval_key, "iteration": jnp.zeros((), jnp.int32)}
