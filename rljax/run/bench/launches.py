@@ -12,7 +12,7 @@ from rljax.algos.common.training import make_train
 from rljax.core.compilation_cache import without_compilation_cache
 from rljax.core.config_files import load_config
 from rljax.core.devices import compiling_for
-from rljax.run.bench.timing import Program, hardware
+from rljax.run.bench.timing import Program, hardware, steps_of
 from rljax.run.compile.costs import Kernel, kernels_of
 from rljax.run.compile.hlo import Program as CompiledProgram
 from rljax.run.compile.program import compiler_options, lower_for
@@ -41,7 +41,7 @@ def print_launches(peers: Mapping[str, Callable[[Any], Program | None]]) -> None
     missing = False
     for name in PRESETS:
         config = load_config(name, eval_every=None)
-        steps = config.num_iterations * config.steps_per_iteration
+        steps = steps_of(config)
         peer = peers[name](config) if name in peers else None
         missing |= name in peers and peer is None
         ours = kernels_for(make_train(config), TARGET)

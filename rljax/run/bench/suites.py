@@ -39,7 +39,7 @@ from rljax.run.bench.processes import print_processes
 from rljax.run.bench.products import products_alone
 from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
-from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.bench.timing import Program, hardware, steps_of, time_interleaved
 from rljax.run.fit import fit
 from rljax.run.progress import Silent
 
@@ -52,7 +52,7 @@ def bench_ppo(repeats: int) -> None:
     print(hardware())
     _print_startup(repeats)
     config = load_config("cartpole_ppo_cleanrl", eval_every=None)
-    _print_peers("cartpole_ppo_cleanrl", config, rejax_ppo(config), f"{config.total_timesteps:,} steps", repeats)
+    _print_peers("cartpole_ppo_cleanrl", config, rejax_ppo(config), f"{steps_of(config):,} steps", repeats)
     _print_time_to_solve(repeats)
 
 
@@ -69,7 +69,7 @@ def bench_dqn(repeats: int) -> None:
     use_compilation_cache(False)
     print(hardware())
     config = load_config("cartpole_dqn_rejax", eval_every=None)
-    work = f"{config.total_timesteps:,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
+    work = f"{steps_of(config):,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
     _print_peers("cartpole_dqn_rejax", config, rejax_dqn(config), work, repeats)
     _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
 
@@ -173,7 +173,7 @@ def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
             return obs, state, reward, terminated | truncated, info
 
     # rejax trains for a whole number of spells of `eval_freq` steps, so a budget that is no multiple would make it train longer.
-    steps = config.num_iterations * config.steps_per_iteration
+    steps = steps_of(config)
     peer = rejax.get_algo(algorithm).create(
         env=FiveValues(),
         total_timesteps=steps,
@@ -216,9 +216,7 @@ def _print_fit(repeats: int) -> None:
                 clock = _Clock()
                 fit(config, key=jax.random.key(seed), progress=clock, **{**options, **where})
                 runs[name].append(time.perf_counter() - clock.at)
-    print(
-        f"\ncartpole_ppo_cleanrl, {config.total_timesteps:,} steps, one seed; median [min, max] of {repeats} interleaved runs\n"
-    )
+    print(f"\ncartpole_ppo_cleanrl, {steps_of(config):,} steps, one seed; median [min, max] of {repeats} interleaved runs\n")
     print("| what runs | run, s | against jit(make_train): of the medians, median of the pairs' |")
     print("| --- | --- | --- |")
     base = runs["jit(make_train)"]
@@ -273,7 +271,7 @@ def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeat
         run = median(timing.runs)
         ratio = f" {median(timings['rejax'].runs) / run:.2f} |" if peer else ""
         spread = f"{run:.2f} [{min(timing.runs):.2f}, {max(timing.runs):.2f}]"
-        print(f"| {library} | {timing.compile:.1f} | {spread} | {config.total_timesteps / run:,.0f} |{ratio}")
+        print(f"| {library} | {timing.compile:.1f} | {spread} | {steps_of(config) / run:,.0f} |{ratio}")
 
 
 def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program] | None, repeats: int) -> None:
@@ -291,7 +289,7 @@ def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program
     timings = time_interleaved(programs, repeats, compiles=min(repeats, 3))
     peer = "none, it is in the repository only" if make_peer is None else "recurrent PPO in the manner of PureJaxRL"
     print(
-        f"\nPPO on {config.env} of rljax, {config.total_timesteps:,} steps, {config.num_envs} environments x {config.num_steps} "
+        f"\nPPO on {config.env} of rljax, {steps_of(config):,} steps, {config.num_envs} environments x {config.num_steps} "
         f"steps, {config.num_epochs} epochs of {config.num_minibatches} minibatches, one seed; peer: {peer};\n"
         f"median [min, max] of {repeats} interleaved runs\n"
     )
@@ -302,7 +300,7 @@ def _print_recurrent(config: PPOConfig, make_peer: Callable[[PPOConfig], Program
         ratio = (f" {median(base.runs) / median(runs):.2f} |" if base else "  |") if make_peer else ""
         print(
             f"| {name} | {_num_params(configs[name]) if name in configs else ''} | {compiling:.1f} | {median(runs):.2f} "
-            f"[{min(runs):.2f}, {max(runs):.2f}] | {config.total_timesteps / median(runs):,.0f} |{ratio}"
+            f"[{min(runs):.2f}, {max(runs):.2f}] | {steps_of(config) / median(runs):,.0f} |{ratio}"
         )
 
 
@@ -319,7 +317,7 @@ def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
     one, many = (median(timings[name].runs) for name in ("one", "many"))
     ratios = sorted(b / seeds / a for a, b in zip(timings["one"].runs, timings["many"].runs, strict=True))
     print(
-        f"\n{seeds} seeds in one vmap, {config.total_timesteps:,} steps each: {many / seeds:.3f} s per seed, one alone "
+        f"\n{seeds} seeds in one vmap, {steps_of(config):,} steps each: {many / seeds:.3f} s per seed, one alone "
         f"{one:.3f} s; ratio of the medians {many / seeds / one:.2f}, median [min, max] of the pairs' {median(ratios):.2f} "
         f"[{ratios[0]:.2f}, {ratios[-1]:.2f}], {repeats} interleaved runs"
     )
@@ -328,7 +326,8 @@ def _print_seeds(config: Any, seeds: int, repeats: int) -> None:
 def _print_time_to_solve(repeats: int, seeds: int = 20, threshold: float = 475.0) -> None:
     """Print the steps until a greedy evaluation of 100 episodes reaches the threshold, and the training time that takes."""
     config = load_config("cartpole_ppo")
-    seconds_per_step = median(time_interleaved({"rljax": make_train(config)}, repeats)["rljax"].runs) / config.total_timesteps
+    budget = steps_of(config)
+    seconds_per_step = median(time_interleaved({"rljax": make_train(config)}, repeats)["rljax"].runs) / budget
     curve_config = config.replace(eval_every=1024, eval_episodes=100)
     agent = make_agent(curve_config)
 
@@ -338,11 +337,11 @@ def _print_time_to_solve(repeats: int, seeds: int = 20, threshold: float = 475.0
 
     curves, final = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), seeds))
     reached = np.asarray(curves) >= threshold
-    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, config.total_timesteps)
+    steps = np.where(reached.any(1), (reached.argmax(1) + 1) * config.steps_per_iteration, budget)
     print(
         f"\ncartpole_ppo, {seeds} seeds: greedy return >= {threshold:g} after a median of {np.median(steps):,.0f} steps "
         f"({np.median(steps) * seconds_per_step:.2f} s of training), worst seed {steps.max():,} steps "
         f"({steps.max() * seconds_per_step:.2f} s); {int(reached.any(1).sum())} of {seeds} reached it, "
-        f"{int((np.asarray(final) >= threshold).sum())} of {seeds} hold it after {config.total_timesteps:,} steps "
-        f"({config.total_timesteps * seconds_per_step:.2f} s)"
+        f"{int((np.asarray(final) >= threshold).sum())} of {seeds} hold it after {budget:,} steps "
+        f"({budget * seconds_per_step:.2f} s)"
     )

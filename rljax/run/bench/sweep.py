@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rljax.algos.common.training import make_train
 from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.config_files import load_config
-from rljax.run.bench.timing import Program, hardware, time_interleaved
+from rljax.run.bench.timing import Program, hardware, steps_of, time_interleaved
 from rljax.run.search.sweep import sweep
 
 COUNTS = {"cpu": (1, 16, 64), "gpu": (1, 64, 512, 2048)}
@@ -42,13 +42,13 @@ def print_agents(config: Any, counts: tuple[int, ...], repeats: int) -> None:
 
     timings = time_interleaved({str(count): many(count) for count in counts}, repeats)
     alone = median(timings[str(counts[0])].runs) / counts[0]
-    print(f"\nagents in one vmap, {config.total_timesteps:,} steps each; medians of {repeats} interleaved runs\n")
+    print(f"\nagents in one vmap, {steps_of(config):,} steps each; medians of {repeats} interleaved runs\n")
     print("| agents | trace + compile, s | run, s | environment steps/s | run time per agent, of that of one alone |")
     print("| --- | --- | --- | --- | --- |")
     for count in counts:
         compiling, runs = timings[str(count)]
         seconds = median(runs)
-        speed = count * config.total_timesteps / seconds
+        speed = count * steps_of(config) / seconds
         print(f"| {count:,} | {compiling:.1f} | {seconds:.2f} | {speed:,.0f} | {seconds / count / alone:.3f} |")
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from rljax.core.config import Config
+
 
 class Timing(NamedTuple):
     """Seconds to trace and compile (the median of several times; 0 for what is not compiled), and of each run."""
@@ -41,6 +43,11 @@ def hardware() -> str:
     accelerator = "" if device.platform == "cpu" else f", {jax.device_count()} x {device.device_kind}"
     versions = f"Python {platform.python_version()}, JAX {jax.__version__}"
     return f"{model}, {os.cpu_count()} cores{accelerator}; {versions}; {time.strftime('%Y-%m-%d')}"
+
+
+def steps_of(config: Config) -> int:
+    """Return the number of environment steps that training takes: the budget rounded down to whole iterations."""
+    return config.num_iterations * config.steps_per_iteration
 
 
 def time_interleaved(

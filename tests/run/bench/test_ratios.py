@@ -85,6 +85,35 @@ def test_without_the_recurrent_peer_there_is_no_column_for_it(turns: list[list[s
     assert "peer: none" in notes
 
 
+def test_speeds_are_of_the_steps_that_are_taken(
+    turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suites, "products_alone", lambda program: program)
+    config = CONFIG.replace(total_timesteps=CONFIG.total_timesteps + CONFIG.steps_per_iteration - 1)
+    suites._print_peers("name", config, None, "work", 1)
+    rows, _ = rows_and_notes(capsys)
+    assert [row["steps/s"] for row in rows] == [CONFIG.total_timesteps, CONFIG.total_timesteps / 2]
+    suites._print_recurrent(config, None, 1)
+    rows, notes = rows_and_notes(capsys)
+    assert rows[0]["steps/s"] == CONFIG.total_timesteps
+    assert f"of rljax, {CONFIG.total_timesteps} steps, 4 environments" in notes
+
+
+@pytest.mark.slow
+def test_the_line_of_work_and_the_time_to_solve_count_the_steps_that_are_taken(
+    turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.replace(total_timesteps=CONFIG.total_timesteps + 1, network={"hidden": [4]})
+    monkeypatch.setattr(suites, "load_config", lambda _, **changes: config.replace(**changes))
+    monkeypatch.setattr(suites, "fit", lambda *_, progress, **__: progress.compiled())
+    suites._print_fit(1)
+    assert f"cartpole_ppo_cleanrl, {CONFIG.total_timesteps} steps, one seed" in capsys.readouterr().out
+    suites._print_time_to_solve(1, seeds=2, threshold=1e6)
+    said = capsys.readouterr().out
+    assert f"worst seed {CONFIG.total_timesteps} steps (1.00 s); 0 of 2 reached it" in said
+    assert f"hold it after {CONFIG.total_timesteps} steps (1.00 s)" in said
+
+
 @pytest.mark.slow
 def test_all_cycles_of_the_engine_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_microrts, "ENGINE_STEPS", 40)
