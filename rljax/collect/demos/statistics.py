@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+from typing import Any
+
 import numpy as np
 
 from rljax.collect.demos.dataset import Dataset
@@ -34,4 +35,6 @@ def observation_statistics(dataset: Dataset) -> RunningStatistics:
         # The difference may be below 0 by rounding.
         variances[leaf] = np.float32(np.maximum(squares / rows - np.square(total / rows), 0.0))
     mean, var = (tree_of("obs", dataset.info.observation_space, of) for of in (means, variances))
-    return RunningStatistics(mean, var, jnp.float32(rows))
+    # All in NumPy: the first to ask may be a trace, whose arrays end with it, and what it finds is kept.
+    count: Any = np.float32(rows)
+    return RunningStatistics(mean, var, count)

@@ -148,6 +148,15 @@ def test_a_cut_episode_bootstraps_from_what_was_seen_after_its_last_step(tmp_pat
     assert float(statistics.count) == 8
 
 
+def test_one_function_is_compiled_for_several_seeds_and_then_for_one() -> None:
+    """What the first compilation finds out about the dataset, the next ones use, too."""
+    config = rljax.IQLConfig(dataset=tiny_dataset("CartPole-v1"), normalize_observations=True, **SMALL)
+    train, keys = rljax.make_train(config), jax.random.split(jax.random.key(0), 2)
+    several = jax.jit(jax.vmap(train))(keys).state.params
+    for i, key in enumerate(keys):
+        jax.tree.map(lambda a, b, i=i: np.testing.assert_allclose(a[i], b, atol=1e-6), several, jax.jit(train)(key).state.params)
+
+
 def test_a_loop_of_ones_own_learns_what_the_agent_learns() -> None:
     config = rljax.IQLConfig(
         dataset=tiny_dataset("CartPole-v1"), reward_scale=0.1, scale_rewards=3.0, learning_rate=1e-2, **SMALL
