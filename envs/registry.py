@@ -294,6 +294,12 @@ def _gymnax_factory(env_id: str) -> EnvFactory:
     """Return the function that builds gymnax's environment of this id, with or without the prefix, or a user's own."""
     if env_id.startswith(OBJECT_PREFIX):
         raise object_error(env_id)
+    suite, _, name = env_id.partition(":")
+    prefixes = {"gym": "gymnasium"} | {of.package: prefix for prefix, of in adapters.SUITES.items()}
+    if name and suite in prefixes:
+        raise ConfigError(
+            f"unknown environment '{env_id}': there is no suite '{suite}', did you mean '{prefixes[suite]}:{name}'?"
+        )
     if is_path(env_id) and not env_id.startswith(GYMNAX_PREFIX):
         return import_env(env_id)
     import gymnax
@@ -303,12 +309,9 @@ def _gymnax_factory(env_id: str) -> EnvFactory:
         forced = [GYMNAX_PREFIX + known for known in gymnax.registered_envs]
         known = forced if env_id.startswith(GYMNAX_PREFIX) else {*_factories, *_games, *gymnax.registered_envs}
         own = "" if env_id.startswith(GYMNAX_PREFIX) else '; your own is found by env = "module:Class"'
-        suite, colon, name = env_id.partition(":")
-        if colon and own:
-            prefixes = {of.package: prefix for prefix, of in adapters.SUITES.items()}
+        if own and name and suite.isidentifier():
             suites = (*adapters.SUITES, *(prefix.rstrip(":") for prefix in (GYMNAX_PREFIX, PGX_PREFIX, RACE_PREFIX)))
-            meant = f"did you mean '{prefixes[suite]}:{name}'?" if suite in prefixes else did_you_mean(suite, suites)
-            raise ConfigError(f"unknown environment '{env_id}': there is no suite '{suite}', {meant}{own}")
+            raise ConfigError(f"unknown environment '{env_id}': there is no suite '{suite}', {did_you_mean(suite, suites)}{own}")
         raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}{own}")
     return functools.partial(_make_gymnax, gymnax_id)
 

@@ -16,7 +16,7 @@ from rljax.core.environments.environment import action_mask_of, is_outside_jax, 
 from rljax.core.errors import check_bool_or_none, check_whole
 from rljax.core.games.versus import advance_carry
 from rljax.core.host import failures_explained
-from rljax.core.keys import as_key, draw
+from rljax.core.keys import as_single_key, draw
 from rljax.core.memory import check_memory, tree_bytes
 
 MAX_EVALUATION_STEPS = 27_000
@@ -99,7 +99,7 @@ def _play(
     """Do `play_episodes` in an environment of `make_evaluation_env`."""
     one = jax.eval_shape(lambda: initial_environments(env, env_params, jax.random.key(0), 1))
     check_memory(num_episodes * tree_bytes(one), f"num_episodes = {num_episodes}: playing so many at once", "play fewer")
-    reset_key, loop_key = jax.random.split(as_key(key))
+    reset_key, loop_key = jax.random.split(as_single_key(key))
     env_state, obs = initial_environments(env, env_params, reset_key, num_episodes)
     zeros = jnp.zeros(num_episodes)
     results = EpisodeResults(zeros, zeros.astype(jnp.int32), zeros.astype(bool), None)

@@ -68,7 +68,7 @@ def as_key(key: jax.Array) -> jax.Array:
 
 
 def as_single_key(key: jax.Array) -> jax.Array:
-    """Return the typed key of one agent; under vmap each agent has one.
+    """Return one typed key; under vmap each lane has one.
 
     Raises:
         TypeError: `key` is no random key.
@@ -76,5 +76,5 @@ def as_single_key(key: jax.Array) -> jax.Array:
     """
     key = as_key(key)
     if key.ndim:
-        raise ConfigError(f"key: an agent has one, got {key.shape}; jax.vmap over make_train trains several")
+        raise ConfigError(f"key: expected one, got {key.shape}; jax.vmap takes several")
     return key

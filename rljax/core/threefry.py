@@ -24,17 +24,18 @@ def threefry2x32(key0: jax.Array, key1: jax.Array, count0: jax.Array, count1: ja
     """
     parts = (key0, key1, key0 ^ key1 ^ jnp.uint32(PARITY))
 
-    # Without a loop XLA computes all rounds again for each array that reads the numbers.
+    # XLA computes what comes after the loop, or a generator without one, again for each array that reads the numbers: for a chain
+    # of keys again and again.
     def eight_rounds(trip: jax.Array, words: Words) -> Words:
-        first, second, third = (jnp.where(trip == 0, parts[(i + 1) % 3], parts[i]) for i in range(3))
+        first, second, third = (jnp.where(trip == 0, parts[(i + 2) % 3], parts[(i + 1) % 3]) for i in range(3))
         added = 2 * trip.astype(jnp.uint32)
-        x, y = _four_rounds(words, ROTATIONS[0])
-        x, y = _four_rounds((x + first, y + second + added + 1), ROTATIONS[1])
-        return x + second, y + third + added + 2
+        x, y = _four_rounds(words, ROTATIONS[1])
+        x, y = _four_rounds((x + first, y + second + added + 2), ROTATIONS[0])
+        return x + second, y + third + added + 3
 
-    words = jax.lax.fori_loop(0, 2, eight_rounds, (count0 + key0, count1 + key1))
-    x, y = _four_rounds(words, ROTATIONS[0])
-    return x + parts[2], y + parts[0] + 5
+    x, y = _four_rounds((count0 + key0, count1 + key1), ROTATIONS[0])
+    x, y = jnp.broadcast_arrays(x + parts[1], y + parts[2] + 1)
+    return jax.lax.fori_loop(0, 2, eight_rounds, (x, y))
 
 
 def _four_rounds(words: Words, rotations: tuple[int, ...]) -> Words:

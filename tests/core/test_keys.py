@@ -29,9 +29,16 @@ def test_a_key_apart_is_none_of_those_that_a_split_gives() -> None:
 def test_several_keys_of_one_agent_are_one_line_and_under_vmap_each_has_its_own(make: Any, key: Any) -> None:
     config = rljax.PPOConfig(num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8, network={"hidden": [4]})
     start, keys = make(config), jax.random.split(key(0), 3)
-    with pytest.raises(rljax.ConfigError, match=r"^key: an agent has one, got \(3,\); jax\.vmap over make_train trains several$"):
+    with pytest.raises(rljax.ConfigError, match=r"^key: expected one, got \(3,\); jax\.vmap takes several$"):
         start(keys)
     assert {x.shape[0] for x in jax.tree.leaves(jax.eval_shape(jax.vmap(start), keys))} == {3}
+
+
+def test_an_evaluation_takes_one_key() -> None:
+    agent = rljax.make_agent(rljax.PPOConfig(num_envs=2, num_steps=4, network={"hidden": [4]}))
+    state, keys = agent.init(jax.random.key(0)), jax.random.split(jax.random.key(1), 3)
+    with pytest.raises(rljax.ConfigError, match=r"^key: expected one, got \(3,\)"):
+        rljax.evaluate(agent, state, keys)
 
 
 def test_a_rollout_beside_an_update_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,17 +46,28 @@ def test_a_draw_on_a_cpu_has_short_loops_alone(draw: Callable[[jax.Array], Any])
     assert set(trips) == {"2"}
 
 
+def shifts(function: Callable[[jax.Array], Any]) -> int:
+    """Number of shifts in the compiled program: one for each round wherever it is computed."""
+    return jax.jit(function).lower(jax.random.key(0)).compile().as_text().count(" shift-right-logical(")
+
+
 def test_numbers_that_are_read_often_are_drawn_once() -> None:
-    def drawn(readers: int) -> int:
-        def read(key: jax.Array) -> list[jax.Array]:
-            numbers = jax.random.uniform(jax.random.fold_in(key, 1), (4, 100))
-            return [jnp.sin(x) + jnp.flip(x) for x in numbers[:readers]]
+    def read(readers: int) -> Callable[[jax.Array], list[jax.Array]]:
+        return lambda key: [jnp.sin(x) + jnp.flip(x) for x in jax.random.bits(key, (4, 100))[:readers]]
 
-        text = jax.jit(read).lower(jax.random.key(0)).compile().as_text()
-        return text.count(" shift-right-logical(")
+    assert shifts(read(4)) == shifts(read(1))
 
-    # The last four rounds are computed again where they are read.
-    assert drawn(4) - drawn(1) <= 3 * 10 < drawn(1)
+
+def test_a_chain_of_keys_is_compiled_link_by_link() -> None:
+    def chain(links: int) -> Callable[[jax.Array], jax.Array]:
+        def split_often(key: jax.Array) -> jax.Array:
+            for _ in range(links):
+                key, _ = jax.random.split(key)
+            return jax.random.key_data(key)
+
+        return split_often
+
+    assert shifts(chain(12)) - shifts(chain(8)) == shifts(chain(8)) - shifts(chain(4)) > 0
 
 
 def test_draws_are_those_of_jax_alone() -> None:

@@ -72,8 +72,11 @@ def test_unknown_id_names_the_closest() -> None:
     assert message_of(make_env, "gymnax:GridWorld-v0").startswith("unknown environment 'gymnax:GridWorld-v0'")
     assert message_of(make_env, "xminigrid:MiniGrid-FourRooms") == (
         "unknown environment 'xminigrid:MiniGrid-FourRooms': there is no suite 'xminigrid', did you mean "
-        "'xland:MiniGrid-FourRooms'?; your own is found by env = \"module:Class\""
+        "'xland:MiniGrid-FourRooms'?"
     )
+    assert "did you mean 'playground:CartpoleBalance'?" in message_of(make_env, "mujoco_playground:CartpoleBalance")
+    assert "did you mean 'gymnasium:CartPole-v1'?" in message_of(make_env, "gym:CartPole-v1")
+    assert "no suite" not in message_of(make_env, "CartPole-v1:") + message_of(make_env, "./env.py:Foo")
     assert "there is no suite 'jumanjy', did you mean 'jumanji'?" in message_of(make_env, "jumanjy:Snake-v1")
     assert "there is no suite 'xyz', expected one of: brax, craftax," in message_of(make_env, "xyz:Pong-v5")
 
