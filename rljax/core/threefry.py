@@ -24,8 +24,8 @@ def threefry2x32(key0: jax.Array, key1: jax.Array, count0: jax.Array, count1: ja
     """
     parts = (key0, key1, key0 ^ key1 ^ jnp.uint32(PARITY))
 
-    # XLA computes what comes after the loop, or a generator without one, again for each array that reads the numbers: for a chain
-    # of keys again and again.
+    # The loop comes last. XLA would compute rounds after it, or rounds without a loop, once more for each array that reads the
+    # numbers, and in a chain of keys once more for each later key.
     def eight_rounds(trip: jax.Array, words: Words) -> Words:
         first, second, third = (jnp.where(trip == 0, parts[(i + 2) % 3], parts[(i + 1) % 3]) for i in range(3))
         added = 2 * trip.astype(jnp.uint32)

@@ -149,7 +149,7 @@ def test_a_cut_episode_bootstraps_from_what_was_seen_after_its_last_step(tmp_pat
 
 
 def test_one_function_is_compiled_for_several_seeds_and_then_for_one() -> None:
-    """What the first compilation finds out about the dataset, the next ones use, too."""
+    """The first compilation computes the statistics of the dataset's observations, and later ones reuse them."""
     config = rljax.IQLConfig(dataset=tiny_dataset("CartPole-v1"), normalize_observations=True, **SMALL)
     train, keys = rljax.make_train(config), jax.random.split(jax.random.key(0), 2)
     several = jax.jit(jax.vmap(train))(keys).state.params
