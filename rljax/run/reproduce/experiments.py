@@ -224,6 +224,13 @@ EXPERIMENTS: dict[str, Experiment] = {
     "microrts_16x16_coac": _plays_bots(
         "microrts_16x16_league from a clone of CoacAI, then against it", microrts.large_league_against_coac
     ),
+    "microrts_fog": Experiment(
+        f"a league with memory and one without in the fog of war, with {microrts.FOG_STEPS:,} steps: games won in training and "
+        "against each other",
+        60,
+        1,
+        microrts.fog,
+    ),
     "cartpole_dreamer_debug": _dreams("cartpole_dreamer_debug", 12),
     "cartpole_dreamer": _dreams("cartpole_dreamer", 60),
     "pendulum_dreamer": _dreams("pendulum_dreamer", 6),

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.collect.games.matches import policy_player
+from rljax.collect.games.matches import play_match, policy_player
 from rljax.core.agent import Agent
 from rljax.core.config_files import load_config
 from rljax.envs.microrts.java.engine import check_java, start_java
@@ -71,6 +71,12 @@ LARGE_AGAINST_COAC: dict[str, Any] = {
 rushes, and keeps close to it at first: a clone loses nearly all games against CoacAI and learns little from them.
 """
 
+FOG_STEPS = 600_000
+FOG_GAMES = 200
+FOG_NETWORK: dict[str, Any] = {"encoder": "cells", "channels": [32, 32], "kernels": [3, 3], "hidden": [32]}
+FOG_ARMS: dict[str, dict[str, Any]] = {"GRU": FOG_NETWORK | {"type": "gru"}, "no memory": FOG_NETWORK}
+"""Networks in the fog of war: with the first one each cell remembers."""
+
 POINTS = 20
 """Number of points of a learning curve."""
 
@@ -131,11 +137,31 @@ def begin_with(before: Trained, agent: Agent) -> Agent:
     return agent._replace(init=lambda key: branch(agent, first, key))
 
 
-def measure_curve(report: Report, run: Trained) -> None:
-    """Measure how often a league wins against its scripted players in the course of the training."""
+def measure_curve(report: Report, run: Trained, arm: str | None = None) -> None:
+    """Measure how often a league, or an arm of several, wins against its scripted players in the course of the training."""
     parts = np.array_split(run.metrics["league/win_rate_scripted"], POINTS, axis=1)
     curve = np.stack([np.nanmean(part, axis=1) for part in parts], axis=1)
-    report.measure(f"share of games won against scripted players in training, in {POINTS} equal parts of it", curve)
+    measured = f"share of games won against scripted players in training, in {POINTS} equal parts of it"
+    report.measure(measured if arm is None else f"{arm}: {measured}", curve)
+
+
+def fog(report: Report) -> None:
+    """Train leagues in the fog of war, with and without memory, from scratch; let the two play each other."""
+    preset = "microrts_8x8_league"
+    changes = {"env_params": {**load_config(preset).env_params, "fog": True}, "eval_every": None, "total_timesteps": FOG_STEPS}
+    runs = [report.train(preset, arm, network=network, **changes) for arm, network in FOG_ARMS.items()]
+    for arm, run in zip(FOG_ARMS, runs, strict=True):
+        measure_curve(report, run, arm)
+    game, params = game_of(runs[0].agent.config)
+
+    def match(states: Any, key: jax.Array) -> Any:
+        first, second = (policy_player(run.agent, state, deterministic=False) for run, state in zip(runs, states, strict=True))
+        return play_match(game, params, first, second, key, FOG_GAMES)
+
+    played = report.time_program(jax.vmap(match), [run.states for run in runs], fresh_keys(runs[0]))
+    first, second = FOG_ARMS
+    for name, count in (("won", played.result > 0), ("drawn", played.result == 0), ("lost", played.result < 0)):
+        report.measure(f"{first} against {second}: {name} of {FOG_GAMES} games", np.sum(count, axis=1))
 
 
 def bots_only(report: Report) -> None:
