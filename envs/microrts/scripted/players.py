@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -81,12 +82,12 @@ def scripted_player(game: Any, name: str) -> ScriptedPlayer:
     bot = find_bot(name)
 
     def act(key: jax.Array, state: RTSState, carry: Any) -> tuple[Any, Any]:
-        keys, of_players = jax.random.split(key), []
-        for player in range(2):
-            memory, seen = None if carry is None else carry[player], seen_by(game, state, player, (name,))
-            of_players.append(order(bot, keys[player], seen, player, game.walls, memory))
-        orders, after = zip(*of_players, strict=True)
-        return actions_of(game, state, merge_orders(state, *orders)), jax.tree.map(lambda *x: jnp.stack(x), *after)
+        def of_player(player: jax.Array, key: jax.Array, memory: Any) -> tuple[Orders, Any]:
+            return order(bot, key, seen_by(game, state, player, (name,)), player, game.walls, memory)
+
+        orders, after = jax.vmap(of_player)(jnp.arange(2), jax.random.split(key), carry)
+        first, second = (jax.tree.map(itemgetter(player), orders) for player in range(2))
+        return actions_of(game, state, merge_orders(state, first, second)), after
 
     if isinstance(bot, RememberingBot):
         return RememberingScript(

@@ -71,7 +71,7 @@ LARGE_AGAINST_COAC: dict[str, Any] = {
 rushes, and keeps close to it at first: a clone loses nearly all games against CoacAI and learns little from them.
 """
 
-FOG_STEPS = 600_000
+FOG_STEPS = 300_000
 FOG_GAMES = 200
 FOG_NETWORK: dict[str, Any] = {"encoder": "cells", "channels": [32, 32], "kernels": [3, 3], "hidden": [32]}
 FOG_ARMS: dict[str, dict[str, Any]] = {"GRU": FOG_NETWORK | {"type": "gru"}, "no memory": FOG_NETWORK}
@@ -148,7 +148,8 @@ def measure_curve(report: Report, run: Trained, arm: str | None = None) -> None:
 def fog(report: Report) -> None:
     """Train leagues in the fog of war, with and without memory, from scratch; let the two play each other."""
     preset = "microrts_8x8_league"
-    changes = {"env_params": {**load_config(preset).env_params, "fog": True}, "eval_every": None, "total_timesteps": FOG_STEPS}
+    params = {**load_config(preset).env_params, "fog": True}
+    changes: dict[str, Any] = {"env_params": params, "eval_every": None, "total_timesteps": FOG_STEPS}
     runs = [report.train(preset, arm, network=network, **changes) for arm, network in FOG_ARMS.items()]
     for arm, run in zip(FOG_ARMS, runs, strict=True):
         measure_curve(report, run, arm)
