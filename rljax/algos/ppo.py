@@ -41,7 +41,7 @@ from rljax.algos.common.value_heads import (
     seat_of_heads,
 )
 from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
-from rljax.collect.curriculum.rules import Curriculum, rollout_episodes, with_probabilities
+from rljax.collect.curriculum.rules import Curriculum, EpisodeSteps, rollout_episodes, with_probabilities
 from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
 from rljax.collect.intrinsic import Intrinsic, make_intrinsic
@@ -287,7 +287,9 @@ def ppo_update(parts: PPOParts, state: PPOState, rollout: Rollout, loss_fn: Loss
     values = (rollout.value, rollout.next_value)
     if parts.curriculum is not None:
         advantage = combined(head_settings(parts.config), stream_advantages(parts.config, streams, *values))
-        episodes, moved["env_state"] = rollout_episodes(parts.curriculum, steps, state.env_state, advantage)
+        ended = steps.terminated | steps.truncated
+        seen = EpisodeSteps(steps.episode_return, steps.episode_length, ended, steps.metrics, steps.extras)
+        episodes, moved["env_state"] = rollout_episodes(parts.curriculum, seen, state.env_state, advantage)
         moved["curriculum"], level_metrics = parts.curriculum.update(state.curriculum, episodes)
         bonus_metrics |= level_metrics
     params, opt_state, metrics = ppo_learn(

@@ -17,13 +17,13 @@ from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.teacher import faded
 from rljax.algos.common.value_heads import num_values, value_of_rewards
 from rljax.algos.impala import behaviour_params
-from rljax.collect.curriculum.rules import rollout_episodes, with_probabilities
+from rljax.collect.curriculum.rules import EpisodeSteps, rollout_episodes, with_probabilities
 from rljax.collect.games.rollout import GameNoise, GameSteps, acting_view, game_rollout, moves_without_action
 from rljax.collect.games.turns import LastStep
 from rljax.collect.minibatches import init_optimizer
 from rljax.collect.normalizers import normalize
 from rljax.collect.resets import environment_noise
-from rljax.collect.rollout import Steps, episode_means, episode_totals
+from rljax.collect.rollout import episode_means, episode_totals
 from rljax.collect.streams import of_seat
 from rljax.core.agent import Agent, Metrics, register_agent
 from rljax.core.environments.spaces import action_heads
@@ -183,26 +183,13 @@ def _next_levels(
         steps: `[T, E, ...]`.
         advantages: those of moves, f32 `[L, T, E / L, Q]`, and which are scored, bool; None: the curriculum has no scores.
     """
-    curriculum, games, returns = parts.ppo.curriculum, state.env_state, _learner_returns(parts, steps)
+    curriculum, games = parts.ppo.curriculum, state.env_state
     assert curriculum is not None
-    as_of_environments = Steps(
-        obs=steps.obs,
-        action=steps.action,
-        mask=steps.mask,
-        reward=returns,
-        terminated=steps.done,
-        truncated=jnp.zeros_like(steps.done),
-        next_obs=None,
-        next_mask=None,
-        episode_return=returns,
-        episode_length=steps.length,
-        extras=steps.extras,
-        metrics=steps.metrics,
-    )
+    seen = EpisodeSteps(_learner_returns(parts, steps), steps.length, steps.done, steps.metrics, steps.extras)
     # The games of all learners, one after the other, as in `steps`.
     of_games = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(*steps.done.shape, -1), advantages)
     advantage, own = of_games or (None, None)
-    episodes, playing = rollout_episodes(curriculum, as_of_environments, games.game, advantage, own)
+    episodes, playing = rollout_episodes(curriculum, seen, games.game, advantage, own)
     after, metrics = curriculum.update(state.curriculum, episodes)
     return state.replace(env_state=games._replace(game=playing), curriculum=after), metrics
 

@@ -22,7 +22,9 @@ from rljax.algos.common.game_policy import build_game_policy, evaluate_positions
 from rljax.algos.common.optimizer import adam, annealed
 from rljax.algos.common.policy import policy_and_value
 from rljax.algos.common.state import NormalizedState, after_update, normalize_obs
-from rljax.collect.environments import changed_steps, make_game, training_reward
+from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE
+from rljax.collect.curriculum.rules import Curriculum, EpisodeSteps, rollout_episodes, with_probabilities
+from rljax.collect.environments import changed_steps, make_training_game, training_reward
 from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.collect.minibatches import init_optimizer, minibatch_steps
@@ -37,7 +39,7 @@ from rljax.core.environments.environment import step_or_restart
 from rljax.core.errors import ConfigError, shown
 from rljax.core.games.game import Game, side_rewards
 from rljax.core.keys import as_single_key, draw
-from rljax.core.state import per_environment
+from rljax.core.state import per_environment, statistics
 from rljax.nn.modules.classes import mask_logits
 from rljax.nn.outputs.actions import ActionHead
 from rljax.nn.policy import Policy
@@ -75,6 +77,10 @@ class AlphaZeroConfig(OnPolicyConfig):
         ge=0,
         le=1,
     )
+    curriculum: Mapping[str, Any] | None = static(
+        default=None,
+        doc="levels of the game's parameters: { type = 'uniform', 'success' or 'plr', levels = [{ ... }, ...] }",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,13 +96,14 @@ class AlphaZeroConfig(OnPolicyConfig):
 
 
 class AlphaZeroParts(NamedTuple):
-    """Game and policy of a configuration, built once."""
+    """Game and policy of a configuration, built once; `curriculum` is the rule of the game's levels, None without levels."""
 
     config: AlphaZeroConfig
     game: Game
     game_params: Any
     policy: Policy
     head: ActionHead
+    curriculum: Curriculum | None = None
 
 
 class AlphaZeroState(NormalizedState, kw_only=True):
@@ -107,15 +114,19 @@ class AlphaZeroState(NormalizedState, kw_only=True):
     Attributes:
         length: number of moves so far in the games under way, i32 `[E]`.
         returns: returns of player 0 so far in these games, f32 `[E]`.
+        curriculum: state of the curriculum; None without one.
     """
 
+    env_state: Any = per_environment(depends_on=("curriculum",))
+    curriculum: Any = statistics(depends_on=("env", "env_params", "curriculum"))
     length: jax.Array = per_environment()
     returns: jax.Array = per_environment()
 
 
 class SearchedMoves(NamedTuple):
     """T moves of E games, `[T, E, ...]`: the observation of the player to move, its legal actions, the policy of the search
-    (`weights`, which add up to 1), and the results; rewards `[T, E, P]` are those of each player's side.
+    (`weights`, which add up to 1), and the results; rewards `[T, E, P]` are those of each player's side. `extras` are `level` and
+    `level_score` of games with a curriculum.
     """
 
     obs: Any
@@ -127,6 +138,7 @@ class SearchedMoves(NamedTuple):
     length: jax.Array
     returns: jax.Array
     metrics: Mapping[str, jax.Array] = FrozenDict()
+    extras: Mapping[str, jax.Array] = FrozenDict()
 
 
 class _Batch(NamedTuple):
@@ -142,11 +154,12 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
     Raises:
         ConfigError: `env` is not a game that can be searched, or the network does not fit.
     """
-    check_searchable(*make_game(config))
-    game, env_params, _, policy, head = build_game_policy(config)
+    game, env_params, curriculum = make_training_game(config)
+    check_searchable(game, env_params)
+    _, _, _, policy, head = build_game_policy(config, made=(game, env_params))
     if policy.initial_carry((1,)) is not None:
         raise ConfigError("network: a search sees whole positions, so AlphaZero expects a network without memory")
-    return AlphaZeroParts(config, game, env_params, policy, head)
+    return AlphaZeroParts(config, game, env_params, policy, head, curriculum)
 
 
 def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
@@ -160,6 +173,7 @@ def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
         params=params,
         obs_statistics=init_statistics(one) if config.normalize_observations else None,
         reward_statistics=init_reward_statistics(config.num_envs * parts.game.num_players) if config.normalize_rewards else None,
+        curriculum=None if parts.curriculum is None else parts.curriculum.init(),
         opt_state=init_optimizer(adam(config), params),
         env_state=env_state,
         obs=obs,
@@ -173,7 +187,8 @@ def alphazero_init(parts: AlphaZeroParts, key: jax.Array) -> AlphaZeroState:
 
 def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[AlphaZeroState, SearchedMoves]:
     """Play `num_steps` moves in every game, each after a search."""
-    config, game, game_params = parts.config, parts.game, parts.game_params
+    config, game, keep = parts.config, parts.game, (LEVEL, LEVEL_SCORE) if parts.curriculum is not None else ()
+    game_params = with_probabilities(parts.curriculum, state.curriculum, parts.game_params)
     key, search_key, env_key = jax.random.split(state.key, 3)
     nodes = search_nodes(game, game_params, evaluation_from(partial(evaluate_positions, parts, state)))
 
@@ -204,7 +219,8 @@ def alphazero_collect(parts: AlphaZeroParts, state: AlphaZeroState) -> tuple[Alp
         weights = found.action_weights[:, : nodes.num_actions]
         done, length, returns = terminated | truncated, length + 1, returns + reward[:, 0]
         shared = side_rewards(game, reward)
-        happened = SearchedMoves(seen, mask, weights, moves, shared, done, length, returns, metrics_of(info))
+        extras: FrozenDict[str, jax.Array] = FrozenDict({name: info[name] for name in keep})
+        happened = SearchedMoves(seen, mask, weights, moves, shared, done, length, returns, metrics_of(info), extras)
         return (env_state, obs, jnp.where(done, 0, length), jnp.where(done, 0.0, returns)), happened
 
     noise = environment_noise(game, game_params, env_key, config.num_steps, config.num_envs, config)
@@ -284,8 +300,15 @@ def alphazero_update(parts: AlphaZeroParts, state: AlphaZeroState, moves: Search
         "train/explained_variance": explained_variance(target, value),
         "train/learning_rate": rate,
     }
-    after = after_update(state, moves, params=params, opt_state=opt_state, reward_statistics=reward_statistics, key=key)
-    return after, metrics
+    changes = {"params": params, "opt_state": opt_state, "reward_statistics": reward_statistics, "key": key}
+    if parts.curriculum is not None:
+        played = EpisodeSteps(moves.returns, moves.length, moves.done, moves.metrics, moves.extras)
+        episodes, changes["env_state"] = rollout_episodes(
+            parts.curriculum, played, state.env_state, advantages.gae, advantages.known
+        )
+        changes["curriculum"], of_levels = parts.curriculum.update(state.curriculum, episodes)
+        metrics |= of_levels
+    return after_update(state, moves, **changes), metrics
 
 
 def make_alphazero(config: AlphaZeroConfig) -> Agent:

@@ -111,13 +111,11 @@ class Levels(Wrapper):
 
 
 class GameLevels(Levels, WrappedGame):
-    """`Levels` for games: all players of a game are on the same level, which only scripted players know."""
+    """`Levels` for games: all players of a game are on the same level, which scripted players and searches know, as they know the
+    rules.
+    """
 
     score_shape = (2,)
-
-    def __init__(self, game: Game):
-        super().__init__(game)
-        self.hides_state = True
 
     def step_outcome(self, state: LevelState, action: Any, outcome: jax.Array, params: LevelParams) -> Step:
         return self._told(state, self.env.step_outcome(state.env_state, action, outcome, params.of(state.level)))

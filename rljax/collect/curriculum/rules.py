@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE, level_state, with_score
-from rljax.collect.rollout import Steps
 from rljax.collect.scans import short_scan
 from rljax.core.agent import Metrics
 
 MAX_METRICS = 32
 """Largest number of levels with metrics of their own."""
+
+
+class EpisodeSteps(NamedTuple):
+    """What a rule reads of the steps of a rollout, arrays `[T, N]`.
+
+    Attributes:
+        returns: return of the episode so far, f32; in a game, of the learner's team.
+        length: number of steps of the episode so far, i32.
+        ended: whether the episode ended with the step, bool.
+        metrics: metrics of `info["metrics"]`, f32 each.
+        extras: `level` and `level_score` of the step's info.
+    """
+
+    returns: jax.Array
+    length: jax.Array
+    ended: jax.Array
+    metrics: Mapping[str, jax.Array]
+    extras: Mapping[str, jax.Array]
 
 
 class Episodes(NamedTuple):
@@ -55,7 +72,7 @@ class Curriculum(NamedTuple):
     probability: Callable[[Any], jax.Array]
     update: Callable[[Any, Episodes], tuple[Any, Metrics]]
     step_score: Callable[[jax.Array], jax.Array] | None
-    succeeded: Callable[[Steps], jax.Array]
+    succeeded: Callable[[EpisodeSteps], jax.Array]
 
 
 def per_level(num_levels: int, level: jax.Array, where: jax.Array, x: jax.Array | float = 1.0) -> jax.Array:
@@ -79,8 +96,8 @@ def uniform_levels(num_levels: int) -> Curriculum:
     def update(state: Any, episodes: Episodes) -> tuple[Any, Metrics]:
         return state, {"curriculum/level": _mean_level(episodes)}
 
-    def never(steps: Steps) -> jax.Array:
-        return jnp.zeros(steps.reward.shape, bool)
+    def never(steps: EpisodeSteps) -> jax.Array:
+        return jnp.zeros(steps.ended.shape, bool)
 
     return Curriculum(num_levels, tuple, lambda _: jnp.full(num_levels, 1.0 / num_levels), update, None, never)
 
@@ -95,7 +112,7 @@ class SuccessState(NamedTuple):
 
 def success_rate_levels(
     num_levels: int,
-    succeeded: Callable[[Steps], jax.Array],
+    succeeded: Callable[[EpisodeSteps], jax.Array],
     *,
     threshold: float = 0.8,
     review: float = 0.25,
@@ -248,19 +265,19 @@ def with_probabilities(curriculum: Curriculum | None, state: Any, env_params: An
 
 
 def rollout_episodes(
-    curriculum: Curriculum, steps: Steps, env_state: Any, advantage: jax.Array | None, own: jax.Array | None = None
+    curriculum: Curriculum, steps: EpisodeSteps, env_state: Any, advantage: jax.Array | None, own: jax.Array | None = None
 ) -> tuple[Episodes, Any]:
     """Return the episodes of a rollout, and the states of the environments with the scores of the episodes under way.
 
     Args:
         curriculum: the rule.
-        steps: `[T, N]`, with `level` and `level_score` among the extras.
+        steps: the steps.
         env_state: states of the environments after the rollout, `[N, ...]`, `Levels` or `GameLevels` among their wrappers.
         advantage: f32 `[T, N]`, of games f32 `[T, N, Q]`, of the Q players whose moves a step takes; only needed by rules with
             scores.
         own: which of these moves are scored, bool `[T, N, Q]`; None: all steps, of environments.
     """
-    level, ended = steps.extras[LEVEL], steps.terminated | steps.truncated
+    level, ended = steps.extras[LEVEL], steps.ended
     begun = jnp.concatenate([level[1:], level_state(env_state).level[None]])
     episodes = Episodes(level, ended, begun, curriculum.succeeded(steps), jnp.zeros(ended.shape))
     if curriculum.step_score is None:
@@ -277,6 +294,6 @@ def rollout_episodes(
     last, totals = short_scan(add, steps.extras[LEVEL_SCORE][0], (score, over))
     env_state = with_score(env_state, last)
     if own is None:
-        return episodes._replace(score=totals / steps.episode_length), env_state
+        return episodes._replace(score=totals / steps.length), env_state
     total, number = totals[..., 0], totals[..., 1]
     return episodes._replace(score=total / jnp.maximum(number, 1.0), scored=number > 0), env_state

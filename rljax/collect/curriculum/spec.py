@@ -9,8 +9,14 @@ from typing import Any
 import jax
 
 from rljax.collect.curriculum.levels import LevelParams, with_levels
-from rljax.collect.curriculum.rules import SCORES, Curriculum, prioritized_levels, success_rate_levels, uniform_levels
-from rljax.collect.rollout import Steps
+from rljax.collect.curriculum.rules import (
+    SCORES,
+    Curriculum,
+    EpisodeSteps,
+    prioritized_levels,
+    success_rate_levels,
+    uniform_levels,
+)
 from rljax.core.environments.environment import METRICS, attribute
 from rljax.core.errors import ConfigError, did_you_mean, shown
 from rljax.core.games.chance import step_shapes
@@ -85,7 +91,7 @@ def make_curriculum(table: Mapping[str, Any], env: Any, env_params: Any) -> tupl
     return rule, wrapped, params.with_probability(rule.probability(rule.init()))
 
 
-def _success(success: Any, env: Any, env_params: Any) -> Callable[[Steps], jax.Array]:
+def _success(success: Any, env: Any, env_params: Any) -> Callable[[EpisodeSteps], jax.Array]:
     """Return `steps -> bool [T, N]`: whether an episode that ends at a step is a success."""
     if isinstance(success, str):
         state, action, key = step_shapes(env, env_params)
@@ -106,7 +112,7 @@ def _success(success: Any, env: Any, env_params: Any) -> Callable[[Steps], jax.A
             f"curriculum.success = {shown(least)}: expected a number, the least return of a success, or a metric's name"
         )
     number = float(least)  # JAX refuses whole numbers beyond i32
-    return lambda steps: steps.episode_return >= number
+    return lambda steps: steps.returns >= number
 
 
 def _is_number(x: Any) -> bool:

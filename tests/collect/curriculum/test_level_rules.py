@@ -10,6 +10,7 @@ import pytest
 from rljax.collect.curriculum.levels import LEVEL, LEVEL_SCORE, LevelParams, LevelState
 from rljax.collect.curriculum.rules import (
     Episodes,
+    EpisodeSteps,
     ReplayState,
     prioritized_levels,
     replay_probability,
@@ -17,7 +18,6 @@ from rljax.collect.curriculum.rules import (
     success_rate_levels,
     uniform_levels,
 )
-from rljax.collect.rollout import Steps
 
 T, N, L = 12, 5, 4
 
@@ -136,7 +136,7 @@ def test_the_score_of_an_episode_is_its_mean_over_rollouts() -> None:
     for k in range(2):
         extras = {LEVEL: jnp.zeros((T, 1), jnp.int32), LEVEL_SCORE: jnp.full((T, 1), state.score)}
         rest = jnp.zeros((T, 1))
-        steps = Steps(None, None, None, rest, ended[k], ended[k] & False, None, None, rest, length[k], extras=extras)
+        steps = EpisodeSteps(rest, length[k], ended[k], {}, extras)
         given, state = rollout_episodes(rule, steps, state, jnp.asarray(advantage[k]))
         found += np.asarray(given.score)[ended[k]].tolist()
     flat = np.abs(advantage).reshape(-1)

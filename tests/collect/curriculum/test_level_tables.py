@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from flax import struct
 
-from rljax import AlphaZeroConfig, PPOConfig
+from rljax import PPOConfig
 from rljax.collect.curriculum.levels import with_levels
 from rljax.collect.curriculum.spec import make_curriculum
 from rljax.collect.environments import make_training_env
@@ -89,11 +89,6 @@ def test_what_cannot_be_stacked_is_refused_in_one_line(levels: Any, message: str
     with pytest.raises(ConfigError) as error:
         with_levels(Sized(), SizedParams(), levels)
     assert message in str(error.value)
-
-
-def test_alphazero_takes_no_curriculum() -> None:
-    with pytest.raises(ConfigError, match="unknown field 'curriculum' of AlphaZeroConfig"):
-        AlphaZeroConfig(curriculum={"type": "uniform", "levels": STARTS})
 
 
 def test_a_table_of_lists_is_a_list_of_tables_and_levels_keep_other_parameters() -> None:
