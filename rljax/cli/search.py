@@ -27,7 +27,7 @@ from rljax.run.search import tune as tuning
 from rljax.run.search.merge import merge_sweep
 from rljax.run.search.space import apply_cell
 from rljax.run.signals import sigterm_interrupts
-from rljax.run.view.layout import make_console, make_table, print_table, say
+from rljax.run.view.layout import format_number, make_console, make_table, print_table, say
 from rljax.run.view.lines import format_value
 
 FIXED = ("run_dir", "seeds", "search", "samples", "episodes", "part")
@@ -119,7 +119,8 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
         with _training("tune", folder, flags):
             result = tuning.tune(config, tried, storage=options.storage, run_dir=folder, **same, **how)
     trial = result.study.best_trial
-    say(f"best: trial {trial.number}, return {result.value:.1f}: " + ", ".join(f"{k} = {v:.6g}" for k, v in trial.params.items()))
+    values = ", ".join(f"{name} = {value:.6g}" for name, value in trial.params.items())
+    say(f"best: trial {trial.number}, return {format_number(result.value)}: {values}")
     weights = studies.importances(result.study)
     if weights:
         say("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
@@ -189,7 +190,7 @@ def _print_cells(result: plans.SweepResult) -> None:
     for rank, i in enumerate(order[:TABLE_ROWS]):
         returns = result.returns[i]
         known = returns[np.isfinite(returns)]
-        figures = [f"{x:.1f}" for x in (known.mean(), known.std(), known.min(), known.max())] if len(known) else ["-"] * 4
+        figures = [format_number(x) for x in (known.mean(), known.std(), known.min(), known.max())] if len(known) else ["-"] * 4
         counts = [str(np.isneginf(returns).sum()), *([str(missing[i])] if missing.any() else [])]
         # A cell of which runs are missing has no mean yet, and comes last.
         place = "-" if missing[i] else str(rank + 1)

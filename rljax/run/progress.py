@@ -233,7 +233,9 @@ def default_progress(title: str) -> Progress:
 
 
 def _number(x: float) -> str:
-    return f"{x:.1f}" if math.isfinite(x) else "-"
+    if not math.isfinite(x):
+        return "-"
+    return f"{x:.1f}" if abs(x) >= 10 else f"{x:.3g}"  # returns of games lie between -1 and 1
 
 
 def _duration(seconds: float) -> str:

@@ -57,6 +57,16 @@ def test_plain_progress_prints_a_line_per_tenth(capsys: pytest.CaptureFixture[st
     assert out[-1] == "step 1,000/1,000  500 steps/s  return -  0:00 left"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.nan, "-"), (1234.56, "1234.6"), (22.49, "22.5"), (0.2969, "0.297"), (-1.0, "-1"), (0.0, "0")]
+)
+def test_small_returns_have_three_digits(capsys: pytest.CaptureFixture[str], clock: Clock, value: float, text: str) -> None:
+    lines = Lines()
+    lines.start(10)
+    lines.update(10, 500.0, value, 0.0)
+    assert f"  return {text}  " in capsys.readouterr().out.splitlines()[-1]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_bar_fits_its_line(width: int, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each moment of a long run no number is cut; the bar itself takes what is left."""

@@ -34,6 +34,7 @@ from rljax.run.search.plan import (
 )
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
 from rljax.run.search.space import apply_cell, check_counts
+from rljax.run.view.layout import format_number
 
 PARTS, TELL_SECONDS = 50, 10.0
 """Number of parts of a batch's training, after each of which progress may be reported, and least seconds between reports."""
@@ -158,7 +159,7 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
             share = (done.sum() - before) / (runs - before)
             rest = (time.monotonic() - started) * (1 - share) / share
             known = returns[done & np.isfinite(returns)]
-            best = f"{known.max():.1f}" if len(known) else "-"
+            best = format_number(known.max() if len(known) else np.nan)
             progress(f"{done.sum()}/{runs} runs done, best return {best}, about {rest:.0f} s left")
 
         train_batches(programs, next_batch, train, programs.batch_size(len(left), batch_size), progress=progress)

@@ -42,6 +42,7 @@ from rljax.run.search.study import (
     valid_trials,
     write_trials,
 )
+from rljax.run.view.layout import format_number
 
 TUNE_FILE, JOURNAL, BEST_FILE, PICTURE = "tune.toml", "study.journal", "best.toml", "tune.png"
 
@@ -187,7 +188,7 @@ def tune(
         def train(batch: list[Any], size: int) -> None:
             _run_batch(study, batch, programs, size, seeds, episodes, watched)
             done = [t for t in valid_trials(study) if t.state.is_finished()]
-            best = f"{study.best_value:.1f}" if completed_trials(study) else "-"
+            best = format_number(study.best_value if completed_trials(study) else np.nan)
             progress(f"{len(done)}/{trials} trials done, best return {best}")
             if watched is not None:
                 watched.check()

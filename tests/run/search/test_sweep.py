@@ -101,6 +101,17 @@ def test_cells_of_which_runs_are_missing_have_no_rank(capsys: pytest.CaptureFixt
     assert [row[-1] for row in rows] == ["0", "0", "1", "2"]
 
 
+def test_small_returns_of_cells_can_be_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    returns = np.array([[0.9375, 0.9625], [0.875, 1.0]])
+    cells = [{"learning_rate": rate} for rate in (0.1, 0.2)]
+    _print_cells(SweepResult(CONFIG, cells, np.arange(2), returns, returns))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "0." in line]
+    assert [row[1:6] for row in rows] == [
+        ["0.1", "0.95", "0.0125", "0.9375", "0.9625"],
+        ["0.2", "0.9375", "0.0625", "0.875", "1"],
+    ]
+
+
 @pytest.mark.slow
 def test_a_sweep_in_parts_comes_to_what_one_job_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = {"learning_rate": [1e-3, 1e-2, 3e-2], "num_steps": [16, 32]}
