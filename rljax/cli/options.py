@@ -299,9 +299,9 @@ class Tournament:
     include: str = ""
     """Players that need no training, separated by commas: random (rated 1000), mcts (100 simulations per move), scripted players
     of the game; for MicroRTS the bots of its Java engine (coac, workerrush, ...), those that search with milliseconds if wanted
-    (droplet:10). Scripted players count as random."""
+    (droplet:10)."""
     games: Annotated[int, Bounds(1, 1_000_000)] = 100
-    """Number of games per pairing, taking turns at the seats. When no player samples moves, a repeated game counts once."""
+    """Number of games per pairing, taking turns at the seats. A repeated game counts once, unless the game or a player draws."""
     openings: Annotated[int | None, Bounds(0, 1000)] = None
     """Number of random moves at the start of each game; each opening is played from both seats.
     If not given, the game's own number, but none with --sample or where chance makes games differ."""
