@@ -22,6 +22,9 @@ from rljax.run.view.layout import WIDTH, columns, wrap_text
 OF_FIELDS = ("train", "compile", "launch", "sweep", "tune")
 """Commands that take the fields of the configuration as flags."""
 
+OPTIONS = {"resume": "train --resume RUN", "fork": "train --fork RUN", "merge": "sweep --merge FOLDER"}
+"""What is meant by words that are options of a command, and no commands."""
+
 
 class Bounds(NamedTuple):
     """Range of a number that a command takes, in the annotation of its option: `Annotated[int, Bounds(1, 1000)]`."""
@@ -55,7 +58,8 @@ def parse(
     kinds = by_name(commands)
     name = arguments[0] if arguments else ""
     if name and not name.startswith("-") and name not in kinds:
-        raise ConfigError(f"unknown command '{shortened(name)}': {did_you_mean(name, kinds)} (see rljax --help)")
+        meant = f"did you mean '{OPTIONS[name]}'?" if name in OPTIONS else did_you_mean(name, kinds)
+        raise ConfigError(f"unknown command '{shortened(name)}': {meant} (see rljax --help)")
     options = [field.name for field in dataclasses.fields(kinds[name])] if name in kinds else []
     own, fields = _split(arguments, options) if name in OF_FIELDS else (arguments, [])
     errors, output = io.StringIO(), io.StringIO()
@@ -130,7 +134,26 @@ def _message_in(box: str) -> str:
     lines = [line.strip("│╭╮╰╯─|+- ") for line in box.splitlines()[1:]]
     paragraphs = [" ".join(group) for filled, group in itertools.groupby(lines, bool) if filled]
     said = " ".join(paragraphs[:2] if paragraphs and paragraphs[0].endswith(":") else paragraphs[:1])
-    return f"{said.rstrip('.') or 'bad arguments'} (see rljax --help)"
+    return f"{_rephrase(said.rstrip('.')) or 'bad arguments'} (see rljax --help)"
+
+
+def _rephrase(said: str) -> str:
+    """Return a message of tyro in the words of rljax's: option, value, what is allowed; a message of another kind as it is."""
+    number = re.fullmatch(
+        r"Error parsing (--\S+): (?:no type matching \{None\}\|(INT|FLOAT) could be instantiated from \['(.*)'\]"
+        r"|invalid literal for (int)\(\) with base 10: '(.*)'|could not convert string to (float): '(.*)')",
+        said,
+    )
+    if number:
+        option, kind, value = (group for group in number.groups() if group is not None)
+        what = "a whole number" if kind.lower() == "int" else "a number"
+        return f"{option} = {shown(value)}: expected {what}{' or none' if kind.isupper() else ''}"
+    choice = re.fullmatch(r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*)\)", said)
+    if choice:
+        allowed = ", ".join(re.findall("'(.*?)'", choice[3]))
+        return f"{choice[2]} = {shown(choice[1])}: expected one of: {allowed}"
+    missing = re.fullmatch(r"Missing value for argument '(--\S+)'. Expected 1 values", said)
+    return f"{missing[1]} needs a value" if missing else said
 
 
 def _format_examples(examples: Iterable[tuple[str, str]], width: int) -> str:

@@ -105,7 +105,7 @@ def _prepare_new(options: Train, overrides: dict[str, Any], reserved: contextlib
     if options.fork is not None:
         parent, _ = split_path(options.fork)
         check_run(parent)
-        refuse_packed(parent)
+        refuse_packed(parent, options.fork)
         config = read_config(parent, **merge_tables(lambda: read_config(parent), overrides))
         name = fork_folder(parent)
     elif options.config is not None:
@@ -153,7 +153,7 @@ def _prepare_resumed(options: Train, overrides: dict[str, Any]) -> _Training:
     frozen = read_config(folder)
     # First, so that an unknown field or a bad value is reported before all else.
     config = read_config(folder, **merge_tables(lambda: frozen, overrides))
-    refuse_packed(folder)
+    refuse_packed(folder, options.resume)
     refuse_changes(frozen, config, folder)
     title = f"resuming {folder}: {config.algorithm} on {env_name(config)}"
     # The budget is an argument of its own: one that the run has already passed is an error only if the user asks for it.

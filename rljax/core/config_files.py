@@ -149,6 +149,11 @@ def _read_text(source: str) -> str:
             reason = "not a UTF-8 text file"
         raise ConfigError(f"{source}: cannot read the configuration: {reason}")
     if source not in preset_names():
+        if os.path.isdir(source):
+            raise ConfigError(
+                f"{shortened(source)}: a folder, expected a preset, an algorithm or a file; --resume RUN goes on with a run, and "
+                "RUN/config.toml is its configuration"
+            )
         known = [*preset_names(), *ALGORITHMS]
         others = 'a file\'s name ends in .toml; an algorithm of your own is "module:Class"'
         raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} ({others})")

@@ -239,6 +239,10 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("keep")
     assert "run folder mine exists already" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
+    assert "delete" not in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine"), "it is no run, so nothing to throw away"
+    assert "mine: a folder, expected a preset, an algorithm or a file; --resume RUN goes on" in refused(capsys, "train", "mine")
+    Path("mine/config.toml").touch()
+    assert "choose another with --run-dir, resume it, or delete" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
 
 
 def test_two_starts_at_once_do_not_choose_the_same_folder(
@@ -341,7 +345,17 @@ def test_a_working_directory_that_is_gone_is_one_line(capsys: pytest.CaptureFixt
         (["trian", "cartpole_ppo"], "see rljax --help"),
         ([], "see rljax --help"),
         (["eval", "nowhere"], "nowhere: no run there"),
-        (["eval", "nowhere", "--episodes", "many"], "many"),
+        (["eval", "nowhere", "--episodes", "many"], "--episodes = 'many': expected a whole number (see rljax --help)"),
+        (["eval", "nowhere", "--episodes"], "--episodes needs a value (see rljax --help)"),
+        (["train", "cartpole_ppo", "--seeds", "2.5"], "--seeds = '2.5': expected a whole number or none (see rljax --help)"),
+        (["train", "cartpole_ppo", "--max-minutes", "ten"], "--max-minutes = 'ten': expected a number or none (see rljax"),
+        (["opponents", "games", "--out", "a.json", "--beta", "x"], "--beta = 'x': expected a number (see rljax --help)"),
+        (["plot", "nowhere", "--kind", "curve"], "--kind = 'curve': expected one of: curves, openloop, payoffs (see rljax"),
+        (["sweep", "cartpole_ppo", "--search", "bayes"], "--search = 'bayes': expected one of: grid, random, sobol (see rljax"),
+        (
+            ["train", "--resume", "zoo:cartpole_ppo"],
+            "zoo:cartpole_ppo: a packed agent, which cannot be trained on; to begin a new run",
+        ),
         (["eval", "nowhere", "--episodes", "0"], "episodes = 0"),
         (["eval", "nowhere", "--learning-rate", "1"], "unknown option --learning-rate"),
         (["list", "pppo"], "did you mean 'ppo'?"),
@@ -528,6 +542,7 @@ def test_help_names_positional_arguments_and_leaves_out_empty_defaults(capsys: p
     ("arguments", "expected"),
     [
         (["trian", "cartpole_ppo"], "unknown command 'trian': did you mean 'train'?"),
+        (["resume", "runs/a"], "unknown command 'resume': did you mean 'train --resume RUN'?"),
         (["eval", "nowhere", "--episode", "3"], "unknown option --episode: did you mean '--episodes'?"),
         (["train", "cartpole_ppo", "--run-dri", "a"], "unknown option --run-dri: did you mean --run-dir?"),
         (["tune", "cartpole_ppo", "--trails", "3"], "unknown option --trails: did you mean --trials?"),

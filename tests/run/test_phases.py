@@ -186,10 +186,13 @@ def test_fields_come_from_the_file_its_head_and_the_call(file: Path) -> None:
         ({"seed": PPO}, "phases.seed: expected a name of letters"),
         ({"expert": PPO, "student": STUDENT.replace(teachers=())}, "phases.student: teachers = []"),
         ({"student": STUDENT, "expert": PPO}, "phases.student: teachers = 'expert': that phase does not come before this one"),
-        ({"a": rljax.Phase(PPO, init_from="a")}, "phases.a: init_from = 'a': that phase does not come before"),
+        (
+            {"a": rljax.Phase(PPO, init_from="a")},
+            "phases.a: init_from = 'a': that phase does not come before this one (before it: none)",
+        ),
         (
             {"expart": PPO, "student": STUDENT},
-            "teachers = 'expert': neither an earlier phase nor the folder of a run: before it ex",
+            "teachers = 'expert': neither one of the earlier phases (expart) nor the folder of a run",
         ),
         ({"a": PPO.replace(teacher_kl_coef=1.0)}, "phases.a: teacher_kl_coef = 1.0: the teacher is the policy"),
         ({"a": rljax.Phase(PPO, seeds=0)}, "phases.a: seeds = 0: expected a whole number >= 1"),

@@ -115,7 +115,10 @@ def check_free(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"run folder {path}: cannot be made: {error.strerror}") from None
     if taken:
-        raise ConfigError(f"run folder {path} exists already: choose another with --run-dir, resume it, or delete it first")
+        # Only of a run is it said that it may be deleted: the folder may hold many, or something else.
+        run = any(os.path.isfile(path / name) for name in (CONFIG_FILE, PHASES_FILE))
+        others = ", resume it, or delete it first" if run else ""
+        raise ConfigError(f"run folder {path} exists already: choose another with --run-dir{others}")
 
 
 def create_run_dir(
@@ -181,12 +184,13 @@ def check_run(folder: Path) -> None:
     check_card(folder)
 
 
-def refuse_packed(folder: Path) -> None:
-    """Raise a ConfigError if there is a packed agent in a folder: it can act, but not train."""
+def refuse_packed(folder: Path, name: str | None = None) -> None:
+    """Raise a ConfigError if there is a packed agent in a folder: it can act, but not train. `name` is what the user calls it."""
     if read_info(folder).left_out:
+        name = name or str(folder)
         raise ConfigError(
-            f"{folder}: a packed agent, which cannot be trained on; to begin a new run with its policy: rljax train PRESET "
-            f"--init-from {folder}"
+            f"{name}: a packed agent, which cannot be trained on; to begin a new run with its policy: rljax train PRESET "
+            f"--init-from {name}"
         )
 
 

@@ -183,9 +183,11 @@ def _check_reference(field: str, value: Any, earlier: Mapping[str, Agent], names
         _check_checkpoint(field, value, other, earlier[other].config)
         return
     if _earlier_phase(value, names) is not None:
-        raise ConfigError(f"{field} = {shown(value)}: that phase does not come before this one: {_before(earlier)}")
+        raise ConfigError(f"{field} = {shown(value)}: that phase does not come before this one (before it: {_named(earlier)})")
     if not os.path.isfile(split_path(value)[0] / CONFIG_FILE):
-        raise ConfigError(f"{field} = {shown(value)}: neither an earlier phase nor the folder of a run: {_before(earlier)}")
+        raise ConfigError(
+            f"{field} = {shown(value)}: neither one of the earlier phases ({_named(earlier)}) nor the folder of a run"
+        )
 
 
 def _check_checkpoint(field: str, value: str, phase: str, config: Config) -> None:
@@ -204,8 +206,8 @@ def _check_checkpoint(field: str, value: str, phase: str, config: Config) -> Non
     raise ConfigError(f"{field} = {shown(value)}: {why}")
 
 
-def _before(earlier: Iterable[str]) -> str:
-    return f"before it {', '.join(earlier) or 'there is none'}"
+def _named(earlier: Iterable[str]) -> str:
+    return ", ".join(earlier) or "none"
 
 
 def resolve(phase: Phase, phases: Iterable[str], folder: Path) -> Phase:

@@ -169,7 +169,7 @@ def test_runs_that_cannot_be_drawn_are_one_line(tmp_path: Path, monkeypatch: pyt
     [
         (["--kind", "openloop", "a", "b"], "--kind openloop draws one run: expected a single folder, got 2"),
         (["--kind", "openloop", "a", "--metric", "x"], "--metric x: only --kind curves takes a metric"),
-        (["--kind", "pictures", "a"], "invalid choice 'pictures' for argument '--kind'"),
+        (["--kind", "pictures", "a"], "--kind = 'pictures': expected one of: curves, openloop, payoffs"),
     ],
 )
 def test_bad_options_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
