@@ -23,7 +23,7 @@ from rljax.core.config_files import (
     preset_names,
     preset_text,
 )
-from rljax.core.contract import innermost, is_known
+from rljax.core.contract import check_contract, innermost, is_known
 from rljax.core.environments.environment import Environment, attribute
 from rljax.core.environments.spaces import space_text
 from rljax.core.errors import ConfigError, did_you_mean, how_to_install, shortened
@@ -142,9 +142,11 @@ def print_env(env_id: str) -> None:
     """Print an environment's description, spaces, parameters with their defaults, time limit, threshold and source.
 
     Raises:
-        ConfigError: there is no such environment.
+        ConfigError: there is no such environment, or one of the user's own is not as the contract says.
     """
     env, params = make_env(env_id)
+    if not is_known(env):
+        check_contract(env, params)
     inner, is_game = innermost(env), isinstance(env, Game)
     lines = [
         ("observation" + " of each player" * is_game, space_text(env.observation_space(params))),

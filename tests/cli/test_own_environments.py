@@ -163,6 +163,14 @@ def test_runs_of_objects_resume_with_the_object_also_from_a_renamed_script(modul
         assert int(result.state.iteration) == 2
 
 
+def test_list_of_an_unfinished_environment_is_one_line(module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Path(f"{module}.py").open("a") as file:
+        file.write("\n\nclass Unfinished(rljax.Environment):\n    pass\n")
+    status, out, err = cli(capsys, "list", f"{module}:Unfinished")
+    assert (status, out) == (2, "")
+    assert err == "rljax: environment Unfinished: Unfinished must define reset_env(key, params) -> (obs, state)\n"
+
+
 def test_list_explains_an_environment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     status, out, _ = cli(capsys, "list", "CartPole-v1")
