@@ -388,7 +388,7 @@ class Bench:
     load average is noted, with a warning if other processes were busy."""
 
     suite: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[SUITE]")] = "ppo"
-    """Benchmark to run: ppo, recurrent, dqn, dreamer, league, microrts, simulators, sweep, devices, processes, or fit."""
+    """Benchmark to run: ppo, recurrent, dqn, dreamer, league, microrts, launches, simulators, sweep, devices, processes, fit."""
     repeats: Annotated[int, Bounds(1, 1000)] = 5
     """Number of interleaved repeats; medians are reported."""
     json: str | None = None

@@ -29,6 +29,7 @@ from rljax.cli.terminal import print_anywhere
 from rljax.cli.train import _report, _report_seeds
 from rljax.collect.evaluation import EpisodeResults
 from rljax.core.places import atomic_folder, user_cache
+from rljax.run.bench.suites import SUITES
 from rljax.run.files.folder import split_path
 from rljax.run.progress import Lines, default_progress
 
@@ -528,6 +529,12 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "train", "--help")
     assert status == 0
     assert "--run-dir" in out
+
+
+def test_help_of_bench_names_all_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "bench", "--help")
+    named = re.findall(r"\w+", out.partition("Benchmark to run:")[2].partition("(default")[0])
+    assert sorted(named) == sorted(SUITES)
 
 
 @pytest.mark.parametrize("command", by_name(Command))
