@@ -177,5 +177,26 @@ def test_command_lines_of_a_page_run_one_after_the_other(
     assert [made for made in MADE.get(page, []) if not Path(made).exists()] == []
 
 
+WRITES = re.compile(
+    r"rljax\.demonstrations\([^\n]*?, \"([^\"]+)\", num|rljax\.save\(\"([^\"]+)\"|rljax\.export_\w+\([^\n]*, \"([^\"]+)\""
+    r"|^rljax demo [^\n]*--out (\S+)|^rljax export [^\n]*--(?:out|numpy|web|safetensors) (\S+)"
+    r"|^rljax train [^\n]*--run-dir (\S+)",
+    re.MULTILINE,
+)
+"""What creates a new folder or file and refuses one that is there: the path is one of the groups."""
+
+
+def test_the_blocks_of_a_page_can_all_be_run_in_one_folder() -> None:
+    """No block creates what another has created, or something around or within it."""
+    found = 0
+    for page, blocks in PAGES.items():
+        text = "\n".join(text for _, text in blocks)
+        paths = [Path(next(filter(None, match.groups()))) for match in WRITES.finditer(text)]
+        found += len(paths)
+        for i, path in enumerate(paths):
+            assert not [other for other in paths[:i] if path in (other, *other.parents) or other in path.parents], (page, path)
+    assert found >= 30
+
+
 def test_pages_whose_commands_leave_something_are_pages() -> None:
     assert set(MADE) <= set(PAGES)
