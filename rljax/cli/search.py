@@ -62,7 +62,8 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         cells = f"{len(plan.cells)} cell{'s' * (len(plan.cells) > 1)} x {plan.seeds} seed{'s' * (plan.seeds > 1)}"
         count = "1 run" if plan.runs == 1 else f"{plan.runs} runs"
         runs = f" = {count}" if part is None else f", {count} of part {part[0]} of {part[1]}"
-        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{runs} into {folder}")
+        programs = f" in {len(plan.groups)} programs" if len(plan.groups) > 1 else ""
+        say(f"sweep of {config.algorithm} on {env_name(config)}: {cells}{runs}{programs} into {folder}")
     with _training("sweep", folder, _flags(options, "batch_size", "parquet")):
         result = sweeps.run_sweep(plan, folder, batch_size=options.batch_size, episodes=episodes, progress=say)
     if plan.part is not None:

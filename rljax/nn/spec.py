@@ -140,6 +140,9 @@ def read_network(table: Any, *, heads: bool) -> NetworkSpec:
                 "network.hidden"
             )
         if key not in keys:
+            owners = " and ".join(f"'{other}'" for other in types if key in _keys(other, heads))
+            if owners:
+                raise ConfigError(f"network.{key}: belongs to type = {owners}, but the type is '{kind}'")
             raise ConfigError(f"network.{key}: unknown key, {did_you_mean(key, keys)}")
     encoder = given.get("encoder", "mlp")
     for key, choices in (("encoder", ENCODERS), ("goal", GOALS)):

@@ -378,10 +378,10 @@ def test_a_carry_of_another_shape_is_one_line(shape: tuple[int, int]) -> None:
     [
         ({"type": "gruu"}, "did you mean 'gru'"),
         ({"type": "gru", "size": 0}, "network.size = 0: expected a whole number > 0"),
-        ({"type": "gru", "shared": True}, "network.shared: unknown key"),
+        ({"type": "gru", "shared": True}, "network.shared: belongs to type = 'mlp', but the type is 'gru'"),
         ({"type": "block_gru", "size": 10, "blocks": 4}, "network.blocks = 4: must divide network.size = 10"),
-        ({"type": "gru", "blocks": 4}, "network.blocks: unknown key"),
-        ({"type": "mlp", "size": 4}, "network.size: unknown key"),
+        ({"type": "gru", "blocks": 4}, "network.blocks: belongs to type = 'block_gru', but the type is 'gru'"),
+        ({"type": "mlp", "size": 4}, "network.size: belongs to type = 'lstm' and 'gru' and 'block_gru', but the type is 'mlp'"),
         ({"type": "gru", "encoder": "entity"}, "did you mean 'entities'"),
         ({"type": "gru", "encoder": "entities"}, "observations of this environment|a dictionary with .entities."),
         ({"type": "gru", "encoder": "entities", "width": 10}, "network.heads = 4: must divide network.width = 10"),

@@ -15,6 +15,7 @@ from PIL import Image
 import rljax
 from rljax.cli.main import main
 from rljax.cli.search import _print_cells
+from rljax.core.errors import ConfigError
 from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
 from rljax.run.search.plan import SweepResult, begin_sweep, plan_sweep
@@ -368,6 +369,21 @@ def test_bad_input_is_one_line_and_makes_nothing(space: Any, how: Any, message: 
         rljax.sweep(CONFIG, space, run_dir=tmp_path / "a", **how)
     assert message in str(error.value)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_sweep_says_how_many_programs_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise ConfigError("no training in this test")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rljax.run.search.sweep.run_sweep", stop)
+    Path("tiny.toml").write_text(TINY_TOML)
+    with pytest.raises(SystemExit):
+        main(["sweep", "tiny.toml", "--learning-rate", "1e-3", "1e-2", "--num-epochs", "1", "2"])
+    said = capsys.readouterr().out
+    assert "4 cells x 1 seed = 4 runs in 2 programs into sweeps/tiny" in said
 
 
 @pytest.mark.slow
