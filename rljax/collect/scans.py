@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rljax.core.devices import platform
+
 LARGEST = 64
 """Numbers that one environment may have in a packed array: larger ones are worth a launch, and not worth a copy."""
 
@@ -22,6 +24,11 @@ STEPS_PER_TRIP = 16
 TPU_STEPS_PER_TRIP = 4
 """The same on TPUs, whose compiler fuses a step into each of the next one's operations that read it. In games two do (who moves
 reads the player's own sum, and all others keep theirs), so its time and memory double with each step of a trip.
+"""
+
+ROLLOUT_STEPS_PER_TRIP = 2
+"""Steps that `packed_scan` takes in a trip on GPUs: two share the kernels of the loop itself, and the one that writes what steps
+return. Four would save little more.
 """
 
 
@@ -41,7 +48,7 @@ def short_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any,
 
 
 def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
-    """Scan with the small outputs of a step in one array inside the loop.
+    """Scan with the small outputs of a step in one array inside the loop, on GPUs `ROLLOUT_STEPS_PER_TRIP` steps in a trip.
 
     Args:
         step: `(carry, x) -> (carry, outputs)`; what is packed are outputs `[N, ...]` of 32 bits or bool, of at most `LARGEST`
@@ -57,8 +64,13 @@ def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any
         packed[:] = [_Packed(leaves, structure)]
         return carry, packed[0].pack(leaves)
 
-    carry, stacked = jax.lax.scan(packing, carry, xs)
+    carry, stacked = jax.lax.scan(packing, carry, xs, unroll=_steps_per_trip(len(jax.tree.leaves(xs)[0])))
     return carry, packed[0].unpack(*stacked)
+
+
+def _steps_per_trip(length: int) -> int:
+    """Return how many of `length` steps of a rollout a trip takes. Steps left over would be compiled once more."""
+    return ROLLOUT_STEPS_PER_TRIP if platform() == "gpu" and length % ROLLOUT_STEPS_PER_TRIP == 0 else 1
 
 
 class _Packed:

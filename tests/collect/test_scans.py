@@ -55,6 +55,19 @@ def test_a_packed_scan_returns_the_same_bits_in_fewer_arrays() -> None:
     assert arrays_of_loop(jax.lax.scan, step) - arrays_of_loop(scans.packed_scan, step) == 4
 
 
+@pytest.mark.parametrize(("platform", "length", "steps"), [("gpu", 6, 2), ("gpu", 5, 1), ("cpu", 6, 1), ("tpu", 6, 1)])
+def test_a_packed_scan_takes_two_steps_a_trip_on_gpus(
+    platform: str, length: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "platform", lambda: platform)
+    xs = jnp.arange(1.0, length + 1)
+    jaxpr = jax.make_jaxpr(lambda: scans.packed_scan(step, jnp.ones(NUM_ENVS), xs))()
+    loop = next(equation for equation in jaxpr.eqns if equation.primitive.name == "scan")
+    assert (loop.params["length"], loop.params["unroll"]) == (length, steps)
+    found = scans.packed_scan(step, jnp.ones(NUM_ENVS), xs)
+    assert as_bits(found) == as_bits(jax.lax.scan(step, jnp.ones(NUM_ENVS), xs))
+
+
 @pytest.mark.slow
 def test_a_packed_scan_under_vmap() -> None:
     xs = jnp.arange(1.0, NUM_STEPS + 1)
