@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.core.devices import platform
+from rljax.core.operations import count_equations
 
 LARGEST = 64
 """Numbers that one environment may have in a packed array: larger ones are worth a launch, and not worth a copy."""
@@ -28,7 +29,12 @@ reads the player's own sum, and all others keep theirs), so its time and memory 
 
 ROLLOUT_STEPS_PER_TRIP = 2
 """Steps that `packed_scan` takes in a trip on GPUs: two share the kernels of the loop itself, and the one that writes what steps
-return. Four would save little more.
+return. Four would save little more, and take longer to compile.
+"""
+
+LONG_STEP = 1_000
+"""Number of operations from which `packed_scan` takes one step in a trip on GPUs, too. CartPole and card games have 100 to 500.
+Among the 14,000 of MicroRTS those of the loop do not count, and a second copy would take as long to compile.
 """
 
 
@@ -48,7 +54,7 @@ def short_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any,
 
 
 def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> tuple[Any, Any]:
-    """Scan with the small outputs of a step in one array inside the loop, on GPUs `ROLLOUT_STEPS_PER_TRIP` steps in a trip.
+    """Scan with the small outputs of a step in one array inside the loop, on GPUs `ROLLOUT_STEPS_PER_TRIP` short steps in a trip.
 
     Args:
         step: `(carry, x) -> (carry, outputs)`; what is packed are outputs `[N, ...]` of 32 bits or bool, of at most `LARGEST`
@@ -64,13 +70,18 @@ def packed_scan(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any
         packed[:] = [_Packed(leaves, structure)]
         return carry, packed[0].pack(leaves)
 
-    carry, stacked = jax.lax.scan(packing, carry, xs, unroll=_steps_per_trip(len(jax.tree.leaves(xs)[0])))
+    carry, stacked = jax.lax.scan(packing, carry, xs, unroll=_steps_per_trip(step, carry, xs))
     return carry, packed[0].unpack(*stacked)
 
 
-def _steps_per_trip(length: int) -> int:
-    """Return how many of `length` steps of a rollout a trip takes. Steps left over would be compiled once more."""
-    return ROLLOUT_STEPS_PER_TRIP if platform() == "gpu" and length % ROLLOUT_STEPS_PER_TRIP == 0 else 1
+def _steps_per_trip(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any) -> int:
+    """Return how many steps of a rollout a trip takes: several if they are short and none is left over, which would be compiled
+    once more.
+    """
+    if platform() != "gpu" or len(jax.tree.leaves(xs)[0]) % ROLLOUT_STEPS_PER_TRIP:
+        return 1
+    first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), xs)
+    return ROLLOUT_STEPS_PER_TRIP if count_equations(step, carry, first) < LONG_STEP else 1
 
 
 class _Packed:

@@ -28,6 +28,16 @@ def count_operations(function: Callable[..., Any], *arguments: Any) -> int:
     return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
+def count_equations(function: Callable[..., Any], *arguments: Any) -> int:
+    """Return the number of operations in a function's program, however large their arrays are; those of a loop count once."""
+    return _equations(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _equations(jaxpr: Jaxpr) -> int:
+    inner = [[_equations(x) for x in programs_of(equation.params)] for equation in jaxpr.eqns]
+    return sum(sum(counts) if counts else 1 for counts in inner)
+
+
 def _of_jaxpr(jaxpr: Jaxpr) -> int:
     return sum(_of_equation(equation) for equation in jaxpr.eqns)
 

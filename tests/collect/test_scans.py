@@ -55,11 +55,16 @@ def test_a_packed_scan_returns_the_same_bits_in_fewer_arrays() -> None:
     assert arrays_of_loop(jax.lax.scan, step) - arrays_of_loop(scans.packed_scan, step) == 4
 
 
-@pytest.mark.parametrize(("platform", "length", "steps"), [("gpu", 6, 2), ("gpu", 5, 1), ("cpu", 6, 1), ("tpu", 6, 1)])
-def test_a_packed_scan_takes_two_steps_a_trip_on_gpus(
-    platform: str, length: int, steps: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("platform", "length", "long", "steps"),
+    [("gpu", 6, 1_000, 2), ("gpu", 5, 1_000, 1), ("gpu", 6, 10, 1), ("cpu", 6, 1_000, 1), ("tpu", 6, 1_000, 1)],
+)
+def test_a_packed_scan_takes_two_short_steps_a_trip_on_gpus(
+    platform: str, length: int, long: int, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The step of these tests has more than ten operations."""
     monkeypatch.setattr(scans, "platform", lambda: platform)
+    monkeypatch.setattr(scans, "LONG_STEP", long)
     xs = jnp.arange(1.0, length + 1)
     jaxpr = jax.make_jaxpr(lambda: scans.packed_scan(step, jnp.ones(NUM_ENVS), xs))()
     loop = next(equation for equation in jaxpr.eqns if equation.primitive.name == "scan")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.core.operations import PER_RANDOM_NUMBER, constant_result, count_operations, scan_sizes
+from rljax.core.operations import PER_RANDOM_NUMBER, constant_result, count_equations, count_operations, scan_sizes
 
 A, B = jnp.zeros((3, 4)), jnp.zeros((4, 5))
 
@@ -82,3 +82,12 @@ def test_a_constant_result_is_known_under_a_trace() -> None:
     constant, of_argument, of_closure = found
     np.testing.assert_array_equal(constant, [0.0, 2.0])
     assert of_argument is of_closure is None
+
+
+def test_equations_count_once_whatever_their_size_and_however_often_a_loop_runs() -> None:
+    def function(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda total, row: (total + 2.0 * row, None), jnp.zeros(3), x)[0] + 1.0
+
+    counts = {count_equations(function, jnp.ones((length, 3))) for length in (2, 50)}
+    assert len(counts) == 1
+    assert 3 <= counts.pop() <= 5  # with the zeros
