@@ -376,6 +376,19 @@ def won_in_training(record: Record) -> list[Row]:
     ]
 
 
+def fog(record: Record) -> list[Row]:
+    """A row for each network and seed: games won against scripted players in training, and the match against the other network."""
+    first, second = record["configs"]
+    match = [record["raw"][next(name for name in record["raw"] if f": {how} of" in name)] for how in ("won", "drawn", "lost")]
+    rows = []
+    for arm, counts in ((first, match), (second, match[::-1])):
+        curve = next(name for name in record["raw"] if name.startswith(f"{arm}: share"))
+        for number, seed in enumerate(record["seeds"]):
+            shares = ", ".join(f"{100 * share:.0f}" for share in record["raw"][curve][number])
+            rows.append([f"{arm}, seed {seed}", steps(record, arm), shares, "-".join(str(count[number]) for count in counts)])
+    return rows
+
+
 def breakout(record: Record) -> list[Row]:
     found, count = record["summary"], len(record["seeds"])
     return [[f"`breakout_pqn`, {count} seeds", steps(record), span(found["return"], 1), span(found["at random"], 2)]]
@@ -592,6 +605,13 @@ TABLES: dict[str, tuple[list[str], dict[str, Maker]]] = {
     "microrts_curve": (
         ["trained", "steps", "games won against scripted players, in %, in 20 equal parts of training"],
         dict.fromkeys(("microrts_8x8_coac", "microrts_16x16_league", "microrts_16x16_coac"), won_in_training),
+    ),
+    "microrts_fog": (
+        [
+            "memory of each cell", "steps", "games won against scripted players, in %, in 20 equal parts of training",
+            "won, drawn, lost against the other",
+        ],
+        {"microrts_fog": fog},
     ),
     "breakout": (["preset", "steps", "greedy return", "random play"], {"breakout_pqn": breakout}),
     "suites": (
