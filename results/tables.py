@@ -377,7 +377,7 @@ def won_in_training(record: Record) -> list[Row]:
 
 
 def fog(record: Record) -> list[Row]:
-    """A row for each network and seed: games won against scripted players in training, and the match against the other network."""
+    """A row for each network and seed: games won against scripted players in training, and the match with the other network."""
     first, second = record["configs"]
     match = [record["raw"][next(name for name in record["raw"] if f": {how} of" in name)] for how in ("won", "drawn", "lost")]
     rows = []

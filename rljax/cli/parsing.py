@@ -10,7 +10,7 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tyro
@@ -61,6 +61,8 @@ def parse(
         meant = f"did you mean '{OPTIONS[name]}'?" if name in OPTIONS else did_you_mean(name, kinds)
         raise ConfigError(f"unknown command '{shortened(name)}': {meant} (see rljax --help)")
     options = [field.name for field in dataclasses.fields(kinds[name])] if name in kinds else []
+    positional = _positional(kinds[name]) if name in kinds else {}
+    _check_positional(arguments, name, positional)
     own, fields = _split(arguments, options) if name in OF_FIELDS else (arguments, [])
     errors, output = io.StringIO(), io.StringIO()
     width = columns() or WIDTH
@@ -75,7 +77,8 @@ def parse(
             raise
         raise ConfigError(_message_in(errors.getvalue())) from None
     if rest and rest[0].startswith("--"):
-        meant = did_you_mean(rest[0].partition("=")[0], [f"--{option.replace('_', '-')}" for option in options])
+        flags = [option.replace("_", "-") for option in options if option not in positional]
+        meant = did_you_mean(rest[0].partition("=")[0].lstrip("-"), flags, prefix="--")
         raise ConfigError(f"unknown option {shortened(rest[0])}: {meant} (see rljax {name} --help)")
     if rest:
         raise ConfigError(f"unexpected argument '{shortened(rest[0])}': options look like --learning-rate 1e-3")
@@ -162,6 +165,25 @@ def _format_examples(examples: Iterable[tuple[str, str]], width: int) -> str:
     if width >= start + 56:
         return "\n".join(f"  {command}".ljust(start) + what for command, what in examples)
     return "\n".join(f"  {command}\n{wrap_text(what, width, ' ' * 6, ' ' * 6)}" for command, what in examples)
+
+
+def _positional(command: type) -> dict[str, str]:
+    """Return the arguments of a command that have no `--` before them, and what its help calls them."""
+    found = {}
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        marks = getattr(hint, "__metadata__", ())
+        if tyro.conf.Positional in marks:
+            found[name] = next((x.metavar for x in marks if getattr(x, "metavar", None)), name.upper())
+    return found
+
+
+def _check_positional(arguments: Sequence[str], command: str, positional: Mapping[str, str]) -> None:
+    """Refuse such an argument with its name before it, as `--run` of `rljax eval RUN`."""
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in positional:
+            raise ConfigError(f"{flag}: is given without its name: rljax {command} {positional[name].strip('[]')}")
 
 
 def _help_line(line: str, width: int) -> str:
