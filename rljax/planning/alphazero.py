@@ -155,7 +155,10 @@ def alphazero_parts(config: AlphaZeroConfig) -> AlphaZeroParts:
         ConfigError: `env` is not a game that can be searched, or the network does not fit.
     """
     game, env_params, curriculum = make_training_game(config)
-    check_searchable(game, env_params)
+    with jax.ensure_compile_time_eval():
+        # Levels that come later have no probability yet, and are looked at as well.
+        looked_at = env_params if curriculum is None else env_params.with_probability(jnp.ones(curriculum.num_levels))
+    check_searchable(game, looked_at)
     _, _, _, policy, head = build_game_policy(config, made=(game, env_params))
     if policy.initial_carry((1,)) is not None:
         raise ConfigError("network: a search sees whole positions, so AlphaZero expects a network without memory")

@@ -133,5 +133,24 @@ def test_what_cannot_be_searched_on_a_level_is_refused_in_one_line() -> None:
     alphazero_parts(rljax.AlphaZeroConfig(env=Sum(), **SMALL))
     with pytest.raises(ConfigError, match=r"do not add up to zero"):
         alphazero_parts(rljax.AlphaZeroConfig(env=Sum(), curriculum=RULES, **SMALL))
+    # Training begins without the second level here, and reaches it later.
+    in_order = {**RULES, "type": "success", "success": 0.5}
+    with pytest.raises(ConfigError, match=r"do not add up to zero"):
+        alphazero_parts(rljax.AlphaZeroConfig(env=Sum(), curriculum=in_order, **SMALL))
     with pytest.raises(ConfigError, match=r"^curriculum.levels: Nim has no parameter 'heaps'.*did you mean 'heap'"):
         alphazero_parts(rljax.AlphaZeroConfig(env=Nim(), curriculum={**RULES, "levels": [{"heaps": 1}]}, **SMALL))
+
+
+def test_a_sweep_over_the_games_parameters_keeps_levels() -> None:
+    """Also of a game whose step uses its key to no effect: the check plays it with the default parameters."""
+
+    class Uses(Nim):
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            obs, state, reward, over, info = super().step_env(key, state, action, params)
+            return obs, state, jnp.where(jax.random.uniform(key) < 2.0, reward, 0.0), over, info
+
+    def heaps(heap: jax.Array) -> jax.Array:
+        parts = alphazero_parts(rljax.AlphaZeroConfig(env=Uses(), env_params={"heap": heap}, curriculum=RULES, **SMALL))
+        return parts.game.reset_env(jax.random.key(0), parts.game_params)[1].env_state.heap
+
+    np.testing.assert_array_equal(jax.jit(jax.vmap(heaps))(jnp.array([3, 5])), [3, 5])

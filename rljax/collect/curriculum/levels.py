@@ -81,6 +81,11 @@ class Levels(Wrapper):
 
     score_shape: tuple[int, ...] = ()
 
+    @property
+    def default_params(self) -> LevelParams:
+        """One level, with the environment's default parameters."""
+        return LevelParams(self.env.default_params, {}, np.ones(1, np.float32))  # type: ignore[arg-type]
+
     def inner(self, state: LevelState) -> Any:
         return state.env_state
 
