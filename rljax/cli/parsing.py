@@ -143,8 +143,8 @@ def _message_in(box: str) -> str:
 def _rephrase(said: str) -> str:
     """Return a message of tyro in the words of rljax's: option, value, what is allowed; a message of another kind as it is."""
     number = re.fullmatch(
-        r"Error parsing (--\S+): (?:no type matching \{None\}\|(INT|FLOAT) could be instantiated from \['(.*)'\]"
-        r"|invalid literal for (int)\(\) with base 10: '(.*)'|could not convert string to (float): '(.*)')",
+        r"Error parsing (--\S+): (?:no type matching \{None\}\|(INT|FLOAT) could be instantiated from \[['\"](.*)['\"]\]"
+        r"|invalid literal for (int)\(\) with base 10: ['\"](.*)['\"]|could not convert string to (float): ['\"](.*)['\"])",
         said,
     )
     if number:

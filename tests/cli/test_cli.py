@@ -347,6 +347,7 @@ def test_a_working_directory_that_is_gone_is_one_line(capsys: pytest.CaptureFixt
         ([], "see rljax --help"),
         (["eval", "nowhere"], "nowhere: no run there"),
         (["eval", "nowhere", "--episodes", "many"], "--episodes = 'many': expected a whole number (see rljax --help)"),
+        (["eval", "nowhere", "--episodes", "ma'ny"], '--episodes = "ma\'ny": expected a whole number (see rljax --help)'),
         (["eval", "nowhere", "--episodes"], "--episodes needs a value (see rljax --help)"),
         (["train", "cartpole_ppo", "--seeds", "2.5"], "--seeds = '2.5': expected a whole number or none (see rljax --help)"),
         (["train", "cartpole_ppo", "--max-minutes", "ten"], "--max-minutes = 'ten': expected a number or none (see rljax"),
