@@ -301,7 +301,7 @@ class Tournament:
     of the game; for MicroRTS the bots of its Java engine (coac, workerrush, ...), those that search with milliseconds if wanted
     (droplet:10)."""
     games: Annotated[int, Bounds(1, 1_000_000)] = 100
-    """Number of games per pairing, taking turns at the seats. A repeated game counts once, unless the game or a player draws."""
+    """Number of games per pairing, taking turns at the seats. Repeated games count once, unless game or players are random."""
     openings: Annotated[int | None, Bounds(0, 1000)] = None
     """Number of random moves at the start of each game; each opening is played from both seats.
     If not given, the game's own number, but none with --sample or where chance makes games differ."""
