@@ -235,7 +235,7 @@ def default_progress(title: str) -> Progress:
 def _number(x: float) -> str:
     if not math.isfinite(x):
         return "-"
-    return f"{x:.1f}" if abs(x) >= 10 else f"{x:.3g}"  # returns of games lie between -1 and 1
+    return f"{x:.1f}" if abs(x) >= 10 else f"{x + 0.0:.3g}"  # returns of games lie between -1 and 1; not -0
 
 
 def _duration(seconds: float) -> str:

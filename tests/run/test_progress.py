@@ -58,7 +58,7 @@ def test_plain_progress_prints_a_line_per_tenth(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(math.nan, "-"), (1234.56, "1234.6"), (22.49, "22.5"), (0.2969, "0.297"), (-1.0, "-1"), (0.0, "0")]
+    ("value", "text"), [(math.nan, "-"), (1234.56, "1234.6"), (22.49, "22.5"), (0.2969, "0.297"), (-1.0, "-1"), (-0.0, "0")]
 )
 def test_small_returns_have_three_digits(capsys: pytest.CaptureFixture[str], clock: Clock, value: float, text: str) -> None:
     lines = Lines()

@@ -31,7 +31,7 @@ def format_number(value: float) -> str:
     """Return a measured number with one decimal, or four digits if it is small: `1,234.5` and `0.9375`; `-` for NaN."""
     if math.isnan(value):
         return "-"
-    return f"{value:,.1f}" if 10 <= abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,.1f}" if 10 <= abs(value) < 1e9 else f"{value + 0.0:.4g}"  # not -0
 
 
 def wrap_text(text: str, width: int | None, indent: str = "", following: str = "  ") -> str:
