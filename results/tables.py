@@ -52,6 +52,11 @@ def span(summary: dict[str, float], digits: int) -> str:
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
+def percents(shares: list[float]) -> str:
+    """Shares in whole percents."""
+    return ", ".join(f"{100 * share:.0f}" for share in shares)
+
+
 def solved(record: Record, name: str = "return") -> str:
     return f"{record['summary'][name]['solved']} of {len(record['seeds'])}"
 
@@ -371,7 +376,7 @@ def won_in_training(record: Record) -> list[Row]:
     measure = next(name for name in record["raw"] if "in training" in name)
     trained = steps(record, list(record["configs"])[-1])
     return [
-        [f"`{record['name']}`, seed {seed}", trained, ", ".join(f"{100 * share:.0f}" for share in shares)]
+        [f"`{record['name']}`, seed {seed}", trained, percents(shares)]
         for seed, shares in zip(record["seeds"], record["raw"][measure], strict=True)
     ]
 
@@ -384,7 +389,7 @@ def fog(record: Record) -> list[Row]:
     for arm, counts in ((first, match), (second, match[::-1])):
         curve = next(name for name in record["raw"] if name.startswith(f"{arm}: share"))
         for number, seed in enumerate(record["seeds"]):
-            shares = ", ".join(f"{100 * share:.0f}" for share in record["raw"][curve][number])
+            shares = percents(record["raw"][curve][number])
             rows.append([f"{arm}, seed {seed}", steps(record, arm), shares, "-".join(str(count[number]) for count in counts)])
     return rows
 

@@ -183,7 +183,7 @@ WRITES = re.compile(
     r"|^rljax train [^\n]*--run-dir (\S+)",
     re.MULTILINE,
 )
-"""What creates a new folder or file and refuses one that is there: the path is one of the groups."""
+"""Calls and commands that refuse to write where something is already. One of the groups is the path."""
 
 
 def test_the_blocks_of_a_page_can_all_be_run_in_one_folder() -> None:

@@ -23,7 +23,7 @@ OF_FIELDS = ("train", "compile", "launch", "sweep", "tune")
 """Commands that take the fields of the configuration as flags."""
 
 OPTIONS = {"resume": "train --resume RUN", "fork": "train --fork RUN", "merge": "sweep --merge FOLDER"}
-"""What is meant by words that are options of a command, and no commands."""
+"""Options that users may take for commands, and the command that each belongs to."""
 
 
 class Bounds(NamedTuple):

@@ -18,6 +18,7 @@ from rljax.collect.games.turns import turn_advantages
 from rljax.core.errors import ConfigError
 from rljax.league.parts import GameParts, game_init, game_parts
 from rljax.league.training import game_collect, game_update, make_games
+from tests.collect.curriculum.plain_scores import PlainScores
 from tests.league.stakes import Stakes, StakesParams
 from tests.run.tiny_runs import assert_same_state
 
@@ -80,27 +81,16 @@ def plain_advantages(parts: GameParts, before: Any, played: Any, steps: GameStep
 def test_the_score_of_a_game_is_the_mean_over_the_learners_own_moves(name: str) -> None:
     """Also of games that go on in the next rollout; by plain loops over the moves of each game."""
     parts = game_parts(LEARNERS[name].replace(gamma=0.9, gae_lambda=0.8))
-    under_way: list[list[float]] = [[] for _ in range(8)]
-    scores, seen, opponents = np.zeros(3), np.zeros(3, bool), 0
+    plain, opponents = PlainScores(games=8, levels=3), 0
     for before, played, steps, after in iterations(parts, 3):
         advantage, own = plain_advantages(parts, before, played, steps)
-        done, level = np.asarray(steps.done), np.asarray(steps.extras[LEVEL])
         opponents += int((~np.asarray(steps.mine)).sum())
-        ended: list[list[float]] = [[], [], []]
-        for game in range(8):
-            for t in range(len(done)):
-                under_way[game] += np.abs(advantage[t, game][own[t, game]]).tolist()
-                if done[t, game]:
-                    ended[level[t, game]] += [np.mean(under_way[game])] if under_way[game] else []
-                    under_way[game] = []
-        for i in range(3):
-            if ended[i]:
-                scores[i], seen[i] = np.mean(ended[i]), True
-        np.testing.assert_allclose(after.curriculum.score, scores, rtol=1e-4, atol=1e-6)
-        np.testing.assert_array_equal(after.curriculum.seen, seen)
+        plain.add(advantage, own, steps.done, steps.extras[LEVEL])
+        np.testing.assert_allclose(after.curriculum.score, plain.scores, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(after.curriculum.seen, plain.seen)
         sums = np.asarray(level_state(after.env_state.game).score)
-        np.testing.assert_allclose(sums, [(sum(x), len(x)) for x in under_way], rtol=1e-4, atol=1e-5)
-    assert seen.all()
+        np.testing.assert_allclose(sums, [(sum(x), len(x)) for x in plain.under_way], rtol=1e-4, atol=1e-5)
+    assert plain.seen.all()
     assert (opponents > 0) == parts.config.has_pool
 
 

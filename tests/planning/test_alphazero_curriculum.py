@@ -17,6 +17,7 @@ from rljax.collect.games.rollout import acting_view
 from rljax.collect.games.turns import turn_advantages
 from rljax.core.errors import ConfigError
 from rljax.planning.alphazero import AlphaZeroParts, alphazero_collect, alphazero_init, alphazero_parts, alphazero_update
+from tests.collect.curriculum.plain_scores import PlainScores
 from tests.planning.nim import Nim, winning_move
 from tests.run.tiny_runs import assert_same_state
 
@@ -65,33 +66,22 @@ def test_the_score_of_a_level_is_the_mean_over_the_moves_of_its_games() -> None:
     """Also of games that go on in the next iteration; by plain loops over the moves of each game."""
     config = rljax.AlphaZeroConfig(env=Nim(), curriculum=HEAPS, td_lambda=0.7, **SMALL)
     parts = alphazero_parts(config)
-    under_way: list[list[float]] = [[] for _ in range(8)]
-    scores, seen = np.zeros(3), np.zeros(3, bool)
+    plain = PlainScores(games=8, levels=3)
     for before, played, moves, after in iterations(parts, 3):
         last_obs, _, _, last_moves = acting_view(parts.game, played.env_state, played.obs, parts.game_params)
         value, last = (policy_and_value(parts, before.params, obs)[1] for obs in (moves.obs, last_obs))
         found = turn_advantages(
             moves.reward, value[..., None], moves.moves, moves.done, last, last_moves, config.gamma, config.td_lambda, 1
         )
-        advantage, known = np.asarray(found.gae)[..., 0], np.asarray(found.known)[..., 0]
-        done, level = np.asarray(moves.done), np.asarray(moves.extras[LEVEL])
-        ended: list[list[float]] = [[], [], []]
-        for game in range(8):
-            for t in range(len(done)):
-                under_way[game] += [abs(advantage[t, game])] if known[t, game] else []
-                if done[t, game]:
-                    ended[level[t, game]] += [np.mean(under_way[game])] if under_way[game] else []
-                    under_way[game] = []
-        for i in range(3):
-            if ended[i]:
-                scores[i], seen[i] = np.mean(ended[i]), True
-        np.testing.assert_allclose(after.curriculum.score, scores, rtol=1e-4, atol=1e-6)
-        np.testing.assert_array_equal(after.curriculum.seen, seen)
+        level = np.asarray(moves.extras[LEVEL])
+        plain.add(np.asarray(found.gae), np.asarray(found.known), moves.done, level)
+        np.testing.assert_allclose(after.curriculum.score, plain.scores, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(after.curriculum.seen, plain.seen)
         # Games begin on levels by the probabilities of the rule, and keep them.
         at = np.asarray(level_state(after.env_state).level)
         fresh = np.asarray(after.length) == 0
         np.testing.assert_array_equal(at[~fresh], level[-1][~fresh])
-    assert seen.all()
+    assert plain.seen.all()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ MAX_METRICS = 32
 
 
 class EpisodeSteps(NamedTuple):
-    """What a rule reads of the steps of a rollout, arrays `[T, N]`.
+    """The part of a rollout that a rule needs, arrays `[T, N]`.
 
     Attributes:
         returns: return of the episode so far, f32; in a game, of the learner's team.
