@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import jax
 
@@ -17,8 +15,8 @@ from rljax.algos.common.training import make_train
 from rljax.algos.ppo import PPOConfig
 from rljax.core.compilation_cache import use_compilation_cache
 from rljax.core.devices import usable_cores
-from rljax.core.errors import RljaxError
 from rljax.run.bench.timing import Program, Timing, hardware, time_interleaved
+from rljax.run.bench.workers import Worker, serve
 
 COUNTS = (1, 2, 4, 8)
 """Numbers of devices; real ones only as far as they exist."""
@@ -27,9 +25,6 @@ ENVS = 256
 """Number of environments per device."""
 
 ITERATIONS = 20
-
-SECONDS = "seconds:"
-"""Beginning of a line in which a process of a benchmark tells a time."""
 
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 """XLA flag for simulated devices: without it, a single device would use all cores, and distort the comparison."""
@@ -91,8 +86,7 @@ def _time_simulated(counts: tuple[int, ...], repeats: int) -> dict[int, Timing]:
 def time_processes(commands: Mapping[int, list[list[str]]], flags: Mapping[int, str], repeats: int) -> dict[int, Timing]:
     """Time groups of processes that run together; the groups compile one by one and run in turn.
 
-    Each process prints the seconds that compiling took; then, for each line of input, those of a run. The time of a group is that
-    of its slowest process.
+    The time of a group is that of its slowest process.
 
     Args:
         commands: module and arguments of each process of a group, by the name of the group.
@@ -103,54 +97,28 @@ def time_processes(commands: Mapping[int, list[list[str]]], flags: Mapping[int, 
         RljaxError: a process ended.
     """
     timings: dict[int, Timing] = {}
-    groups: dict[int, list[subprocess.Popen[str]]] = {}
+    groups: dict[int, list[Worker]] = {}
     try:
         for name, group in commands.items():
-            xla = f"{os.environ.get('XLA_FLAGS', '')} {flags[name]}"
-            env = {**os.environ, "XLA_FLAGS": xla, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            groups[name] = [subprocess.Popen([sys.executable, "-m", *command], env=env, **pipes) for command in group]
-            timings[name] = Timing(_slowest(groups[name]), [])
+            env = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags[name]}", "JAX_PLATFORMS": "cpu"}
+            groups[name] = [Worker(command, env) for command in group]
+            timings[name] = Timing(max(worker.seconds() for worker in groups[name]), [])
         for _ in range(repeats):
             for name, workers in groups.items():
                 for worker in workers:
-                    assert worker.stdin is not None
-                    worker.stdin.write("\n")
-                    worker.stdin.flush()
-                timings[name].runs.append(_slowest(workers))
+                    worker.begin()
+                timings[name].runs.append(max(worker.seconds() for worker in workers))
     except BaseException:
         for worker in itertools.chain(*groups.values()):
-            worker.kill()
+            worker.process.kill()
         raise
     finally:
         # All inputs end before one process is waited for: those of a group end together.
         for worker in itertools.chain(*groups.values()):
-            assert worker.stdin is not None
-            worker.stdin.close()
+            worker.end_input()
         for worker in itertools.chain(*groups.values()):
-            worker.wait()
+            worker.process.wait()
     return timings
-
-
-def _slowest(workers: list[subprocess.Popen[str]]) -> float:
-    seconds = []
-    for worker in workers:
-        assert worker.stdout is not None
-        # Libraries print lines of their own, such as Gloo when processes meet.
-        line = next((line for line in worker.stdout if line.startswith(SECONDS)), "")
-        if not line:
-            raise RljaxError("a process of the benchmark ended; its output is above")
-        seconds.append(float(line.removeprefix(SECONDS)))
-    return max(seconds)
-
-
-def serve(run: Callable[[int], Any], started: float) -> None:
-    """Print the seconds since `started`, which compiling took; then, for each line of input, those of a run."""
-    print(SECONDS, time.perf_counter() - started, flush=True)
-    for seed, _ in enumerate(sys.stdin):
-        started = time.perf_counter()
-        jax.block_until_ready(run(seed))
-        print(SECONDS, time.perf_counter() - started, flush=True)
 
 
 def _serve(count: int, envs: int, iterations: int) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 
 from rljax.algos.common.training import make_train
 from rljax.core.errors import ConfigError
-from rljax.run.bench.devices import ENVS, ITERATIONS, ONE_THREAD, serve, time_processes, weak_config
+from rljax.run.bench.devices import ENVS, ITERATIONS, ONE_THREAD, time_processes, weak_config
 from rljax.run.bench.timing import Timing, hardware
+from rljax.run.bench.workers import serve
 from rljax.run.processes import join_processes
 
 COUNTS = (1, 2, 4)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,6 +38,7 @@ from rljax.run.bench.load import noted_load
 from rljax.run.bench.microrts import print_microrts
 from rljax.run.bench.processes import print_processes
 from rljax.run.bench.products import products_alone
+from rljax.run.bench.rejax_peer import dqn_settings, ppo_settings, rejax_program, start_rejax
 from rljax.run.bench.simulators import print_simulators
 from rljax.run.bench.sweep import print_sweep
 from rljax.run.bench.timing import Program, hardware, steps_of, time_interleaved
@@ -52,7 +54,7 @@ def bench_ppo(repeats: int) -> None:
     print(hardware())
     _print_startup(repeats)
     config = load_config("cartpole_ppo_cleanrl", eval_every=None)
-    _print_peers("cartpole_ppo_cleanrl", config, rejax_ppo(config), f"{steps_of(config):,} steps", repeats)
+    _print_peers("cartpole_ppo_cleanrl", config, ppo_settings(config), f"{steps_of(config):,} steps", repeats)
     _print_time_to_solve(repeats)
 
 
@@ -70,7 +72,7 @@ def bench_dqn(repeats: int) -> None:
     print(hardware())
     config = load_config("cartpole_dqn_rejax", eval_every=None)
     work = f"{steps_of(config):,} steps, {config.updates_per_step} gradient steps of {config.batch_size} per vector step"
-    _print_peers("cartpole_dqn_rejax", config, rejax_dqn(config), work, repeats)
+    _print_peers("cartpole_dqn_rejax", config, dqn_settings(config), work, repeats)
     _print_seeds(config.replace(total_timesteps=20_000), 32, repeats)
 
 
@@ -98,7 +100,12 @@ def bench_dreamer(repeats: int) -> None:
 def bench_launches(_repeats: int) -> None:
     """Kernels that whole runs of presets start on an H200 that need not be there, beside rejax's PPO and DQN. It needs the extra
     `cuda13` or `cuda12`."""
-    print_launches({"cartpole_ppo_cleanrl": rejax_ppo, "cartpole_dqn_rejax": rejax_dqn})
+    print_launches(
+        {
+            "cartpole_ppo_cleanrl": lambda config: rejax_program(ppo_settings(config)),
+            "cartpole_dqn_rejax": lambda config: rejax_program(dqn_settings(config)),
+        }
+    )
 
 
 SUITES: dict[str, Callable[[int], None]] = {
@@ -122,71 +129,6 @@ def run_suite(name: str, repeats: int) -> dict[str, Any]:
     with noted_load() as load:
         SUITES[name](repeats)
     return load
-
-
-def rejax_ppo(config: Any) -> Program | None:
-    """Return rejax's PPO with the same environment, network, batch and epochs, evaluation off; None without rejax."""
-    return _rejax(
-        "ppo",
-        config,
-        num_steps=config.num_steps,
-        num_epochs=config.num_epochs,
-        num_minibatches=config.num_minibatches,
-        gae_lambda=config.gae_lambda,
-        clip_eps=config.clip_eps,
-        vf_coef=config.vf_coef,
-        ent_coef=config.ent_coef,
-        agent_kwargs={"hidden_layer_sizes": (64, 64), "activation": "tanh"},
-    )
-
-
-def rejax_dqn(config: Any) -> Program | None:
-    """Return rejax's DQN with the same environment, network, buffer, batch and updates, evaluation off; None without rejax."""
-    return _rejax(
-        "dqn",
-        config,
-        num_epochs=config.updates_per_step,
-        buffer_size=config.buffer_size,
-        fill_buffer=config.learning_starts,
-        batch_size=config.batch_size,
-        ddqn=config.double,
-        polyak=1.0 - config.tau,
-        eps_start=config.epsilon_start,
-        eps_end=config.epsilon_end,
-        exploration_fraction=config.epsilon_steps / config.total_timesteps,
-        agent="DuelingQNetwork" if config.dueling else "QNetwork",
-        agent_kwargs={"activation": config.network["activation"]},  # its hidden layers are 64 and 64
-    )
-
-
-def _rejax(algorithm: str, config: Any, **settings: Any) -> Program | None:
-    if importlib.util.find_spec("rejax") is None:
-        return None
-    import gymnax
-    import rejax
-
-    class FiveValues(type(gymnax.make("CartPole-v1")[0])):  # type: ignore[misc]
-        """Join terminated and truncated, which gymnax 1.x returns apart, into the single done flag that rejax expects."""
-
-        def step(self, key: Any, state: Any, action: Any, params: Any = None) -> Any:
-            obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
-            return obs, state, reward, terminated | truncated, info
-
-    # rejax trains for a whole number of spells of `eval_freq` steps, so a budget that is no multiple would make it train longer.
-    steps = steps_of(config)
-    peer = rejax.get_algo(algorithm).create(
-        env=FiveValues(),
-        total_timesteps=steps,
-        eval_freq=steps,
-        skip_initial_evaluation=True,
-        num_envs=config.num_envs,
-        learning_rate=config.learning_rate,
-        max_grad_norm=config.max_grad_norm,
-        gamma=config.gamma,
-        **settings,
-    )
-    peer = peer.replace(eval_callback=lambda *_: (jnp.zeros(1), jnp.zeros(1)))
-    return lambda key: jax.tree.leaves(peer.train(key))
 
 
 class _Clock(Silent):
@@ -255,12 +197,15 @@ def _seconds(command: list[str], folder: str | None = None) -> float:
     return time.perf_counter() - started
 
 
-def _print_peers(name: str, config: Any, peer: Program | None, work: str, repeats: int) -> None:
-    programs: dict[str, Program] = {"rljax": make_train(config)}
-    if peer is not None:
-        programs["rejax"] = peer
-    programs["products alone"] = products_alone(programs["rljax"])
-    timings = time_interleaved(programs, repeats)
+def _print_peers(name: str, config: Any, settings: dict[str, Any], work: str, repeats: int) -> None:
+    """Print times of a configuration, of its products alone, and of rejax with the `settings` of the same work."""
+    train = make_train(config)
+    programs: dict[str, Program] = {"rljax": train, "products alone": products_alone(train)}
+    with start_rejax(settings) or nullcontext() as peer:
+        compiling = peer.seconds() if peer else 0.0  # before the programs here compile
+        timings = time_interleaved(programs, repeats, beside={"rejax": peer.run} if peer else None)
+    if peer:
+        timings["rejax"] = timings["rejax"]._replace(compile=compiling)
     print(f"\n{name}, {work}, one seed, evaluation off;")
     print(f"median [min, max] of {repeats} interleaved runs\n")
     if peer is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections import Counter
 
 import jax
@@ -12,7 +14,7 @@ import pytest
 import rljax
 from rljax.core.operations import trace_needed
 from rljax.run.bench.products import Product, products_alone, products_of
-from rljax.run.bench.suites import rejax_dqn, rejax_ppo
+from rljax.run.bench.rejax_peer import dqn_settings, ppo_settings, rejax_program
 from rljax.run.compile.costs import kernels_of
 from rljax.run.compile.hlo import Program
 
@@ -71,12 +73,19 @@ def test_rejax_computes_as_many_products_of_minibatches() -> None:
     pytest.importorskip("rejax")
     ppo = rljax.load_config("cartpole_ppo_cleanrl", eval_every=None, total_timesteps=2_000)
     dqn = rljax.load_config("cartpole_dqn_rejax", eval_every=None, total_timesteps=10_025)
-    for config, peer, rows in ((ppo, rejax_ppo, 128), (dqn, rejax_dqn, 100)):
-        counts = [
-            products_of(trace_needed(program, jax.random.key(0))[0]) for program in (rljax.make_train(config), peer(config))
-        ]
+    for config, settings, rows in ((ppo, ppo_settings, 128), (dqn, dqn_settings, 100)):
+        programs = (rljax.make_train(config), rejax_program(settings(config)))
+        counts = [products_of(trace_needed(program, jax.random.key(0))[0]) for program in programs]
         gradients, theirs = (
             sum(times for each, times in found.items() if each.left.shape == (rows, 64) and each.axes[0] == ((0,), (0,)))
             for found in counts
         )
         assert gradients == theirs > 0
+
+
+def test_the_process_of_a_peer_leaves_jax_as_it_is() -> None:
+    """rljax compiles JAX's random numbers as a shorter loop, in its own processes only: rejax is timed as its users run it."""
+    changes = "'rljax.core.threefry' in sys.modules"
+    code = f"import sys, rljax.run.bench.rejax_peer; print({changes}); import rljax.core.keys; print({changes})"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert said.stdout.split() == ["False", "True"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -68,11 +69,18 @@ def test_a_peer_that_is_not_compiled_takes_its_turn() -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_rejax_beside_it_or_no_ratio(there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    suites._print_peers("name", CONFIG, (lambda key: key) if there else None, "work", 3)
+def test_rejax_beside_it_or_no_ratio(
+    there: bool, turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Peer(contextlib.nullcontext[Any]):
+        seconds, run = lambda self: 7.5, None
+
+    monkeypatch.setattr(suites, "start_rejax", lambda settings: Peer(Peer()) if there else None)
+    suites._print_peers("name", CONFIG, {}, "work", 3)
     rows, notes = rows_and_notes(capsys)
-    assert turns == [["rljax", "rejax", "products alone"] if there else ["rljax", "products alone"]]
-    assert [row.get("speed against rejax") for row in rows] == ([2.0, 1.0, 0.67] if there else [None, None])
+    assert turns == [["rljax", "products alone", "rejax"] if there else ["rljax", "products alone"]]
+    assert [row.get("speed against rejax") for row in rows] == ([3.0, 1.5, 1.0] if there else [None, None])
+    assert [row["trace + compile, s"] for row in rows] == ([0.5, 0.5, 7.5] if there else [0.5, 0.5])
     assert ("rejax is not installed" in notes) != there
 
 
@@ -89,8 +97,9 @@ def test_speeds_are_of_the_steps_that_are_taken(
     turns: list[list[str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suites, "products_alone", lambda program: program)
+    monkeypatch.setattr(suites, "start_rejax", lambda settings: None)
     config = CONFIG.replace(total_timesteps=CONFIG.total_timesteps + CONFIG.steps_per_iteration - 1)
-    suites._print_peers("name", config, None, "work", 1)
+    suites._print_peers("name", config, {}, "work", 1)
     rows, _ = rows_and_notes(capsys)
     assert [row["steps/s"] for row in rows] == [CONFIG.total_timesteps, CONFIG.total_timesteps / 2]
     suites._print_recurrent(config, None, 1)
