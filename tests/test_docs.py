@@ -201,9 +201,8 @@ def test_the_table_of_libraries_has_the_room_of_the_contents() -> None:
 def test_names_and_files_in_prose_exist(path: Path) -> None:
     """Names such as `rljax.fit`, and links to other files, as somebody meets them who reads the files in the repository."""
     prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    if path.name != "CHANGELOG.md":  # it names what has gone
-        for name in re.findall(r"`(rljax(?:\.\w+)+)(?:\([^`]*\))?`", prose):
-            found(name)
+    for name in re.findall(r"`(rljax(?:\.\w+)+)(?:\([^`]*\))?`", prose):
+        found(name)
     targets = [match[1] for match in hooks.LINK.finditer(prose)]
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
