@@ -14,6 +14,7 @@ from flax.linen.dtypes import promote_dtype
 
 from rljax.core.devices import platform
 from rljax.core.errors import ConfigError
+from rljax.nn.modules.classes import FEW
 from rljax.nn.modules.initializers import Initializer, orthogonal_kernels
 
 
@@ -91,7 +92,31 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self.kernel_init, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,), jnp.float32)
         x, kernel = promote_dtype(x, kernel, dtype=self.dtype)
-        return biased(jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ()))), bias)
+        narrow = platform() == "cpu" and kernel.dtype == jnp.float32 and 1 < self.features <= FEW
+        return biased((_narrow_product if narrow else _product)(x, kernel), bias)
+
+
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return the product `[..., F]` of `x [..., D]` and a kernel `[D, F]`."""
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+@jax.custom_jvp
+def _narrow_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return `_product(x, kernel)`, whose gradient is faster on CPUs if F is small.
+
+    There XLA's product for the gradient of a kernel takes as long for a few outputs as for dozens; one product for each takes less.
+    """
+    return _product(x, kernel)
+
+
+@_narrow_product.defjvp
+def _narrow_product_jvp(
+    factors: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    (x, kernel), (dx, d_kernel) = factors, tangents
+    of_kernel = jnp.stack([x @ d_kernel[:, i] for i in range(kernel.shape[1])], axis=-1)
+    return _narrow_product(x, kernel), _product(dx, kernel) + of_kernel
 
 
 # Normalisation of a hidden layer's outputs, before the activation.

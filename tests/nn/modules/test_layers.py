@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.nn.modules.layers import ACTIVATIONS, MLP, NORMS, FiLM, RMSNorm, together
+from rljax.nn.modules.classes import FEW
+from rljax.nn.modules.layers import ACTIVATIONS, MLP, NORMS, Dense, FiLM, RMSNorm, together
 
 
 def normal(*shape: int, seed: int = 0) -> jax.Array:
@@ -143,3 +145,33 @@ def test_applying_draws_nothing_and_refuses_weights_of_another_shape() -> None:
 def test_silu_is_x_times_its_sigmoid() -> None:
     x = jnp.linspace(-12.0, 12.0, 101)
     np.testing.assert_allclose(ACTIVATIONS["silu"](x), jax.nn.silu(x), atol=2e-6)
+
+
+@pytest.mark.parametrize("on", ["cpu", "gpu"])
+@pytest.mark.parametrize("outputs", [1, 2, FEW, FEW + 1])
+def test_derivatives_of_a_dense_layer_are_those_of_its_product(outputs: int, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On CPUs the gradient of a kernel with few outputs is computed for each output."""
+    monkeypatch.setattr("rljax.nn.modules.layers.platform", lambda: on)
+    layer = Dense(outputs, nn.initializers.normal())
+    x = jax.random.normal(jax.random.key(0), (3, 5, 8))
+    params = layer.init(jax.random.key(1), x)
+    weights = jax.random.normal(jax.random.key(2), (3, 5, outputs))
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.sum(weights * jnp.tanh(layer.apply(params, x)))
+
+    def plain(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.sum(weights * jnp.tanh(x @ params["params"]["kernel"] + params["params"]["bias"]))
+
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    one, many = jax.grad(loss, argnums=(0, 1)), jax.tree.map(lambda p: jnp.stack([p, 2 * p]), params)
+    jax.tree.map(close, one(params, x), jax.grad(plain, argnums=(0, 1))(params, x))
+    jax.tree.map(close, jax.vmap(one, (0, None))(many, x), jax.vmap(jax.grad(plain, argnums=(0, 1)), (0, None))(many, x))
+    # Forwards, and twice: a user's own loss may need them.
+    along = (jax.tree.map(jnp.ones_like, params), jnp.ones_like(x))
+    close(jax.jvp(loss, (params, x), along)[1], jax.jvp(plain, (params, x), along)[1])
+    turned = [jax.jvp(jax.grad(f, argnums=(0, 1)), (params, x), along)[1] for f in (loss, plain)]
+    jax.tree.map(close, *turned)
+
+    products = str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(params, x)).count("dot_general")
+    assert products == (2 + outputs if on == "cpu" and 1 < outputs <= FEW else 3)
