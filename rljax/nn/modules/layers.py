@@ -105,7 +105,7 @@ def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
 def _narrow_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """Return `_product(x, kernel)`, whose gradient is faster on CPUs if F is small.
 
-    There XLA's product for the gradient of a kernel takes as long for a few outputs as for dozens; one product for each takes less.
+    There XLA's product for the gradient of a kernel takes as long for a few outputs as for dozens; one product each is less.
     """
     return _product(x, kernel)
 
