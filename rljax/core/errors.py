@@ -164,7 +164,23 @@ def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None, 
     before each name.
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
-    if close:
-        return f"did you mean '{prefix}{next(k for k in known if k.lower() == close[0])}'?"
+    close = _closest(name.lower(), [k.lower() for k in known])
+    if close is not None:
+        return f"did you mean '{prefix}{known[close]}'?"
     return "expected one of: " + ", ".join(prefix + k for k in known) if listed_by is None else f"{listed_by} lists what there is"
+
+
+def _closest(word: str, known: list[str]) -> int | None:
+    """Return the index of the name that a word was likely meant to be, None if there is none.
+
+    Two fifths of a word may differ from the name, of a word of up to five letters only one letter, as words so short are easily
+    alike by chance. Otherwise, three letters or more are the beginning of the name, or a whole word in it (`size` in `batch_size`).
+    """
+    short = len(word) <= 5
+    likely = [name for name in known if not short or abs(len(name) - len(word)) <= 1]
+    cutoff = max(len(word) - 1, 1) / max(len(word), 2) if short else 0.6
+    close = difflib.get_close_matches(word, likely, n=1, cutoff=cutoff)
+    if not close:
+        holders = [name for name in known if len(word) > 2 and (name.startswith(word) or word in re.split(r"\W|_", name))]
+        close = sorted(holders, key=len)[:1]
+    return known.index(close[0]) if close else None
