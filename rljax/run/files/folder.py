@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rljax.collect.demos.schema import DATASET_FILE
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config
 from rljax.core.config_files import dump_config, load_config
@@ -180,6 +181,11 @@ def check_run(folder: Path) -> None:
     if not os.path.isfile(folder / CONFIG_FILE):
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             raise ConfigError(f"{folder}: cannot be read: no permission")
+        if os.path.isfile(folder / DATASET_FILE):
+            raise ConfigError(
+                f"{folder}: a dataset, no run; rljax demo {folder} describes it, and rljax train bc --dataset {folder} learns "
+                "from it"
+            )
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
     check_card(folder)
 

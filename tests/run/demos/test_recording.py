@@ -361,6 +361,17 @@ def test_a_folder_that_is_no_dataset_is_said_to_be_none(tmp_path: Path, capsys: 
     assert_refused(["demo", str(tmp_path)], "has no dataset.json, so it is no dataset itself", capsys)
 
 
+def test_a_dataset_where_a_run_is_wanted_is_told_what_takes_datasets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rljax.demonstrations("random", "data", env="CartPole-v1", num_episodes=1, max_steps=8)
+    told = "data: a dataset, no run; rljax demo data describes it, and rljax train bc --dataset data learns from it"
+    for command in (["demo", "data", "--out", "copy"], ["eval", "data"], ["show", "data"]):
+        assert_refused(command, told, capsys)
+    assert not Path("copy").exists()
+
+
 def test_a_dataset_of_another_environment_is_refused_by_both_names(tmp_path: Path) -> None:
     dataset = rljax.demonstrations("random", tmp_path / "data", num_episodes=2, env="CartPole-v1")
     env, params = make_env("Acrobot-v1")
