@@ -174,7 +174,7 @@ def _closest(word: str, known: list[str]) -> int | None:
     """Return the index of the name that a word was likely meant to be, None if there is none.
 
     Two fifths of a word may differ from the name, of a word of up to five letters only one letter, as words so short are easily
-    alike by chance. Otherwise, three letters or more are the beginning of the name, or a whole word in it (`size` in `batch_size`).
+    alike by chance. Otherwise, three letters or more begin the name, or are a word in it (`size` in `batch_size`).
     """
     short = len(word) <= 5
     likely = [name for name in known if not short or abs(len(name) - len(word)) <= 1]

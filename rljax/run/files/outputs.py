@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import io
 import os
 import secrets
 import tomllib
@@ -51,11 +52,33 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table as CSV atomically: a failure leaves the old file as it was."""
-    with atomic_file(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    """Write a table as CSV atomically, as `write_text` does: a failure leaves the old file as it was."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text atomically. A file that has it already is left alone, with its time.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == text.encode():
+            return
+    with atomic_file(path) as aside:
+        aside.write_bytes(text.encode())
+
+
+def is_current(path: Path, *sources: Path) -> bool:
+    """Return whether a file that is made from others is there, and none of them has been written since."""
+    try:
+        return path.stat().st_mtime_ns >= max(source.stat().st_mtime_ns for source in sources)
+    except OSError:
+        return False
 
 
 def make_folder(folder: Path, files: Mapping[str, str], again: str) -> None:

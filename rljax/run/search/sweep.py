@@ -17,7 +17,7 @@ from rljax.core.config_files import dump_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import RljaxError
 from rljax.core.places import WatchedFolder, as_path, lock_folder
-from rljax.run.files.outputs import atomic_file
+from rljax.run.files.outputs import is_current, write_text
 from rljax.run.search.plan import (
     BEST_FILE,
     MAX_RUNS,
@@ -131,6 +131,8 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
     mine, runs = plan.mine, plan.runs
     if done.any():
         progress(f"{done.sum()} of {runs} runs were done before")
+    if done.sum() == runs and folder is not None and plan.part is None:
+        progress(f"{folder} is complete: no run is left to train")
     started, before = time.monotonic(), int(done.sum())
 
     def train_group(group: list[int]) -> None:
@@ -176,7 +178,7 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
 
 
 def write_best(result: SweepResult, plan: Plan, folder: Path | None) -> None:
-    """Write the best configuration and a picture into the folder of a sweep, if it has one.
+    """Write the best configuration and a picture into the folder of a sweep, if it has one. Files that are so already are left.
 
     Raises:
         RljaxError: no cell has a finite result.
@@ -188,9 +190,8 @@ def write_best(result: SweepResult, plan: Plan, folder: Path | None) -> None:
         return
     from rljax.run.search.sweep_plot import draw_sweep
 
-    with atomic_file(folder / BEST_FILE) as aside:
-        aside.write_text(dump_config(result.best), encoding="utf-8")
-    if plan.space:
+    write_text(folder / BEST_FILE, dump_config(result.best))
+    if plan.space and not is_current(folder / PICTURE, folder / RESULTS_FILE, folder / BEST_FILE):
         draw_sweep(result, folder / PICTURE, plan)
 
 

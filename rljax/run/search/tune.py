@@ -22,8 +22,8 @@ from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.places import WatchedFolder, as_path
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, check_num_seeds
-from rljax.run.files.outputs import atomic_file, make_folder, read_table
+from rljax.run.files.folder import CONFIG_FILE, TRIALS_FILE, check_num_seeds
+from rljax.run.files.outputs import is_current, make_folder, read_table, write_text
 from rljax.run.initial import IN_SEARCHES
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
 from rljax.run.search.space import Range, apply_cell, check_counts, check_space, is_leaf, parse_space, space_table
@@ -171,6 +171,9 @@ def tune(
         check_same(study, config, chosen, same)
         study.set_user_attr(f"{PROCESS} {process_name()}", True)
         free_abandoned(study)
+        before = sum(trial.state.is_finished() for trial in valid_trials(study))
+        if before >= trials:
+            progress(f"{before} trials were done before: none is left to train; a larger number of trials goes on")
 
         def next_batch(size: int) -> list[Any]:
             left = trials - len(valid_trials(study))
@@ -204,9 +207,9 @@ def tune(
         best_config = apply_cell(config, study.best_params).replace(num_devices=1)  # as the trial was trained
         if folder is not None:
             write_trials(folder, study, tuple(chosen))
-            with atomic_file(folder / BEST_FILE) as aside:
-                aside.write_text(dump_config(best_config), encoding="utf-8")
-            draw_study(study, folder / PICTURE)
+            write_text(folder / BEST_FILE, dump_config(best_config))
+            if not is_current(folder / PICTURE, folder / TRIALS_FILE, folder / BEST_FILE):
+                draw_study(study, folder / PICTURE)
         return TuneResult(best_config, float(study.best_value), study.get_trials(), study)
 
 

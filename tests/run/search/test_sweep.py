@@ -93,6 +93,35 @@ def test_an_interrupted_sweep_goes_on_and_comes_to_the_same(tmp_path: Path, monk
     np.testing.assert_array_equal(rljax.resume_sweep(tmp_path / "half").returns, half.returns)
 
 
+def test_a_finished_sweep_says_so_and_its_files_stay_as_they_are(tmp_path: Path) -> None:
+    plan = plan_sweep(CONFIG, {"learning_rate": [1e-3, 1e-2]})
+    folder = begin_sweep(tmp_path / "sweep", plan, 3)
+
+    def finish(*returns: float) -> list[str]:
+        """Write these returns of all runs, and resume."""
+        done = np.array(returns)[:, None]
+        plans.write_results(folder, plan, done, done, np.isfinite(done))
+        told: list[str] = []
+        rljax.resume_sweep(folder, progress=told.append)
+        return told
+
+    def times() -> dict[str, int]:
+        return {file.name: file.stat().st_mtime_ns for file in folder.iterdir() if file.suffix}
+
+    assert finish(1.0, 2.0) == ["2 of 2 runs were done before", f"{folder} is complete: no run is left to train"]
+    first = times()
+    assert {"results.csv", "best.toml", "sweep.png"} < set(first)
+    finish(1.0, 2.0)
+    assert times() == first
+    (folder / "sweep.png").unlink()  # as where it was stopped before the end
+    finish(1.0, 2.0)
+    again = times()
+    assert again == first | {"sweep.png": again["sweep.png"]}
+    finish(3.0, 2.0)
+    assert rljax.load_config(folder / "best.toml").learning_rate == pytest.approx(1e-3)
+    assert times()["sweep.png"] > again["sweep.png"]
+
+
 def test_cells_of_which_runs_are_missing_have_no_rank(capsys: pytest.CaptureFixture[str]) -> None:
     returns = np.array([[500.0, np.nan], [10.0, 20.0], [np.nan, np.nan], [30.0, 40.0]])
     cells = [{"learning_rate": rate} for rate in (0.1, 0.2, 0.3, 0.4)]

@@ -86,6 +86,12 @@ def test_a_folder_has_the_study_and_goes_on(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "a/trials.csv").read_text().count("\n") == 9
     with Image.open(tmp_path / "a/tune.png") as picture:
         assert len(picture.convert("RGB").getcolors(2**24) or []) > 20
+    # A study that has all its trials says so and writes nothing.
+    written = {file: file.stat().st_mtime_ns for file in (tmp_path / "a").glob("*.*") if file.name != "study.journal"}
+    told: list[str] = []
+    rljax.resume_tune(tmp_path / "a", trials=8, progress=told.append)
+    assert told == ["8 trials were done before: none is left to train; a larger number of trials goes on"]
+    assert {file: file.stat().st_mtime_ns for file in written} == written
 
 
 @pytest.mark.long
