@@ -136,8 +136,9 @@ class Played(Saved):
 
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Seed of the episodes' random numbers."""
-    sample: bool = False
-    """Sample actions instead of taking the most probable one; always on where the best policy is random, as in poker."""
+    sample: Annotated[bool | None, tyro.conf.arg(metavar="| --no-sample")] = None
+    """Sample actions instead of taking the most probable one; without --no-sample, always on where the best policy is random, as
+    in poker."""
 
 
 @dataclasses.dataclass
@@ -245,7 +246,7 @@ class Demo:
     A Java bot that is recorded plays only Java bots (java:workerrush)."""
     seat: int | None = None
     """Team that the player takes against opponents; if not given, each in turn."""
-    sample: bool = False
+    sample: tyro.conf.FlagCreatePairsOff[bool] = False
     """Sample actions from policies instead of taking the most probable one; always on where the best policy is random."""
     simulations: Annotated[int, Bounds(0, 100_000)] = 0
     """Number of positions that agents search before each move of a game; 0 plays their policies without search."""
@@ -311,7 +312,7 @@ class Tournament:
     """File of the heat map: .png, .svg or .pdf."""
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Seed of the games' random numbers."""
-    sample: bool = False
+    sample: tyro.conf.FlagCreatePairsOff[bool] = False
     """Sample actions instead of taking the most probable one; always on where the best policy is random, as in poker."""
     simulations: Annotated[int, Bounds(0, 100_000)] = 0
     """Number of positions that the runs' agents search before each move; 0 plays the policy without search."""
@@ -325,7 +326,7 @@ class Play(Saved):
     """Your seat, from 0; the agent takes all others."""
     seed: Annotated[int, Bounds(0, 2**32 - 1)] = 0
     """Seed of the game's random numbers."""
-    sample: bool = False
+    sample: tyro.conf.FlagCreatePairsOff[bool] = False
     """Let the agent sample its actions; always on where the best policy is random, as in poker."""
     simulations: Annotated[int, Bounds(0, 100_000)] = 0
     """Number of positions that the agent searches before each move; 0 plays the policy without search."""

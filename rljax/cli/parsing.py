@@ -63,6 +63,8 @@ def parse(
     options = [field.name for field in dataclasses.fields(kinds[name])] if name in kinds else []
     positional = _positional(kinds[name]) if name in kinds else {}
     _check_positional(arguments, name, positional)
+    if name in kinds:
+        arguments = _with_values(arguments, kinds[name])
     own, fields = _split(arguments, options) if name in OF_FIELDS else (arguments, [])
     errors, output = io.StringIO(), io.StringIO()
     width = columns() or WIDTH
@@ -91,6 +93,14 @@ def parse(
     if name in ("sweep", "tune"):
         return command, axes_of(given)
     return command, overrides_of([(field, values[0]) for field, values in given])
+
+
+def _with_values(arguments: Sequence[str], command: Any) -> list[str]:
+    """Return the arguments with the value of each switch that may be left open (`bool | None`): `--sample`, `--no-sample`."""
+    hints = typing.get_type_hints(command)
+    flags = [name.replace("_", "-") for name, kind in hints.items() if kind == (bool | None)]
+    values = {f"--{no}{flag}": f"--{flag}={not no}" for flag in flags for no in ("", "no-")}
+    return [values.get(argument, argument) for argument in arguments]
 
 
 def by_name(commands: Any) -> dict[str, Any]:

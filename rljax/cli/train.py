@@ -168,9 +168,9 @@ def evaluate(options: Eval) -> None:
     _report(rljax.make_agent(run.config), run.state, jax.random.key(options.seed), options.episodes, options.sample)
 
 
-def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: bool = False) -> None:
+def _report(agent: Agent, state: Any, key: jax.Array, episodes: int, sample: bool | None = None) -> None:
     env = make_evaluation_env(agent.config)[0]
-    sample = sample or env.best_is_random
+    sample = env.best_is_random if sample is None else sample
     play = jax.jit(lambda state, key: play_episodes(agent, state, key, episodes, deterministic=not sample))
     results = play(state, key)
     returns, lengths, ended = map(np.asarray, results[:3])

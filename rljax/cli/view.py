@@ -62,7 +62,7 @@ def record(options: Record) -> None:
         episodes=options.episodes,
         max_steps=options.max_steps,
         key=jax.random.key(options.seed),
-        deterministic=False if options.sample else None,
+        deterministic=None if options.sample is None else not options.sample,
         fps=options.fps,
         against=options.against,
     )

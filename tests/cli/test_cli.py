@@ -24,7 +24,7 @@ from rljax.cli.listing import LISTED
 from rljax.cli.main import FUNCTIONS, main
 from rljax.cli.options import Command
 from rljax.cli.overrides import axes_of, overrides_of
-from rljax.cli.parsing import by_name
+from rljax.cli.parsing import by_name, parse
 from rljax.cli.terminal import print_anywhere
 from rljax.cli.train import _report, _report_seeds
 from rljax.collect.evaluation import EpisodeResults
@@ -108,6 +108,20 @@ def test_where_the_best_policy_is_random_samples_are_the_rule(capsys: pytest.Cap
     assert "sampled return over 100 episodes" in out
     assert "  rljax eval runs/composite_ppo\n" in out
     assert "always on where the best policy is random" in " ".join(run(capsys, "eval", "--help")[1].replace("│", "").split())
+    assert "sampled return over 3 episodes" in run(capsys, "eval", "runs/composite_ppo", "--episodes", "3")[1]
+    assert "greedy return over 3 episodes" in run(capsys, "eval", "runs/composite_ppo", "--episodes", "3", "--no-sample")[1]
+
+
+@pytest.mark.parametrize(("flags", "sample"), [([], None), (["--sample"], True), (["--no-sample"], False)])
+@pytest.mark.parametrize("command", ["eval", "record"])
+def test_samples_can_be_asked_for_or_refused_or_left_to_the_task(command: str, flags: list[str], sample: bool | None) -> None:
+    options, _ = parse([command, *flags, "runs/a", "--seed", "3"], Command, "", [("rljax", "")])
+    assert (options.run, options.seed, options.sample) == ("runs/a", 3, sample)
+
+
+@pytest.mark.parametrize("command", ["play", "tournament", "demo"])
+def test_a_flag_that_would_do_nothing_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unknown option --no-sample: did you mean '--sample'?" in refused(capsys, command, "runs/a", "--no-sample")
 
 
 @pytest.mark.slow
