@@ -217,6 +217,20 @@ def test_games_of_jaxmarl_with_continuous_actions_have_no_masks_and_those_withou
             rljax.make_env(f"jaxmarl:{name}")
 
 
+def test_games_of_jaxmarl_that_cannot_be_made_are_not_listed() -> None:
+    """They are refused for what they are, not as unknown."""
+    need("jaxmarl")
+    registered, listed = importlib.import_module("jaxmarl").registered_envs, suite_ids("jaxmarl")
+    left_out = sorted(f"jaxmarl:{name}" for name in registered if f"jaxmarl:{name}" not in listed)
+    assert {"jaxmarl:storm", "jaxmarl:MPE_simple_tag_v3", "jaxmarl:LearnedPolicyEnemySMAX"} < set(left_out)
+    assert {"jaxmarl:MPE_simple_spread_v3", "jaxmarl:SMAX", "jaxmarl:hanabi"} < set(listed)
+    for env_id in left_out:
+        with pytest.raises(
+            rljax.ConfigError, match=r"expected a dictionary|spaces of different kinds|required positional arguments"
+        ):
+            rljax.make_env(env_id)
+
+
 class _Wood(NamedTuple):
     timestep: jax.Array
     achievements: jax.Array
