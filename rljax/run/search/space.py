@@ -74,10 +74,11 @@ def apply_cell(config: Config, cell: Mapping[str, Any]) -> Config:
         if not dot:
             changes[name] = value
             continue
-        base = changes.get(table, getattr(config, table, None))
-        if not isinstance(base, Mapping):
-            raise ConfigError(f"{name}: {table} is not a table of {config.algorithm}")
-        changes[table] = {**base, key: value}
+        check_known([table], type(config))
+        base = changes.get(table, getattr(config, table))
+        if base is not None and not isinstance(base, Mapping):
+            raise ConfigError(f"{name}: {table} = {shown(base)} has no keys, as it is not a table")
+        changes[table] = {**(base or {}), key: value}  # keys alone make a table, as in `rljax train`
     return config.replace(**changes)
 
 

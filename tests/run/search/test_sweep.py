@@ -14,7 +14,7 @@ from PIL import Image
 
 import rljax
 from rljax.cli.main import main
-from rljax.cli.search import _print_cells
+from rljax.cli.search import _print_cells, _split_axes
 from rljax.core.errors import ConfigError
 from rljax.run.search import plan as plans
 from rljax.run.search import sweep as sweeps
@@ -383,6 +383,9 @@ def test_points_of_a_space_cover_it() -> None:
         ({"learning_rate": [1e-3] * 1 + [1e-2]}, {"seeds": 3000}, "2 x 3000 (seeds) = 6000 runs: more than max_runs = 4096"),
         ({"num_minibatches": [2, 5]}, {}, "num_minibatches = 5"),
         ({"network.hidden": [[8], [-1]]}, {}, "hidden"),
+        ({"gamma.x": [1, 2]}, {}, "gamma.x: gamma = 0.99 has no keys, as it is not a table"),
+        ({"intrinsc.type": ["count", "rnd"]}, {}, "unknown field 'intrinsc' of PPOConfig: did you mean 'intrinsic'?"),
+        ({"intrinsic.resolution": [0.5, 1.0]}, {}, "expected a table with a type"),
         ({"learning_rate": [1e-3]}, {"search": "bayes"}, "search = 'bayes'"),
         ({"learning_rate": [1e-3]}, {"samples": 3}, "samples = 3: is for a random or sobol search"),
         ({"learning_rate": [1e-3]}, {"search": "random", "samples": 2.5}, "samples = 2.5"),
@@ -398,6 +401,14 @@ def test_bad_input_is_one_line_and_makes_nothing(space: Any, how: Any, message: 
         rljax.sweep(CONFIG, space, run_dir=tmp_path / "a", **how)
     assert message in str(error.value)
     assert not (tmp_path / "a").exists()
+
+
+def test_keys_make_a_table_where_the_configuration_has_none() -> None:
+    """As in `rljax train`, where `--intrinsic.type count` is enough."""
+    assert CONFIG.intrinsic is None
+    config, space = _split_axes(CONFIG, {"intrinsic.type": ["count"], "intrinsic.resolution": [0.5, 1.0]})
+    tables = [apply_cell(config, cell).intrinsic for cell in plan_sweep(config, space).cells]
+    assert tables == [{"type": "count", "resolution": 0.5}, {"type": "count", "resolution": 1.0}]
 
 
 def test_a_sweep_says_how_many_programs_it_compiles(
