@@ -100,7 +100,14 @@ def _with_values(arguments: Sequence[str], command: Any) -> list[str]:
     hints = typing.get_type_hints(command)
     flags = [name.replace("_", "-") for name, kind in hints.items() if kind == (bool | None)]
     values = {f"--{no}{flag}": f"--{flag}={not no}" for flag in flags for no in ("", "no-")}
-    return [values.get(argument, argument) for argument in arguments]
+    given = []
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        flag = flag.replace("_", "-")
+        if equals and flag in values:
+            raise ConfigError(f"{shortened(argument)}: {flag} takes no value")
+        given.append(values.get(flag, argument))
+    return given
 
 
 def by_name(commands: Any) -> dict[str, Any]:

@@ -173,14 +173,16 @@ def did_you_mean(name: str, known: Iterable[str], listed_by: str | None = None, 
 def _closest(word: str, known: list[str]) -> int | None:
     """Return the index of the name that a word was likely meant to be, None if there is none.
 
-    Two fifths of a word may differ from the name, of a word of up to five letters only one letter, as words so short are easily
-    alike by chance. Otherwise, three letters or more begin the name, or are a word in it (`size` in `batch_size`).
+    Three letters or more that begin a name or a word in it (`size` in `batch_size`) mean that name. Otherwise, two fifths of a
+    word may differ from the name, of a word of up to five letters about one letter, as words so short are easily alike by chance.
     """
+    holders = [
+        name for name in known if len(word) > 2 and any(part.startswith(word) for part in [name, *re.split(r"\W|_", name)])
+    ]
+    if holders:
+        return known.index(min(holders, key=len))
     short = len(word) <= 5
     likely = [name for name in known if not short or abs(len(name) - len(word)) <= 1]
     cutoff = max(len(word) - 1, 1) / max(len(word), 2) if short else 0.6
     close = difflib.get_close_matches(word, likely, n=1, cutoff=cutoff)
-    if not close:
-        holders = [name for name in known if len(word) > 2 and (name.startswith(word) or word in re.split(r"\W|_", name))]
-        close = sorted(holders, key=len)[:1]
     return known.index(close[0]) if close else None

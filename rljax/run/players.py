@@ -140,9 +140,9 @@ def agent_player(agent: Agent, sample: bool = False, simulations: int = 0) -> Ca
     return partial(policy_player, agent, deterministic=False if sample else None)
 
 
-def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False) -> tuple[Player, Config | None]:
+def find_opponent(agent: Agent, state: Any, source: Source, deterministic: bool | None = None) -> tuple[Player, Config | None]:
     """Return a player as the opponent of an agent in its game, and its configuration if the rules of the game are those of it
-    and not the agent's, or else None; "self" is the agent.
+    and not the agent's, or else None; "self" is the agent. Policies are greedy if `deterministic`; None: as in `rljax.evaluate`.
 
     Raises:
         ConfigError: the agent plays no game, or one of a single team; the opponent is unknown or plays another game.
@@ -155,7 +155,11 @@ def find_opponent(agent: Agent, state: Any, source: Source, sample: bool = False
     if actor.config is not None:
         check_one_game(actor.name, actor.config, "the agent", Played(game_table(agent.config), game, params))
     giver = game_giver((Actor("the agent", agent, state), actor))
-    return actor_player(actor, game, params, sample)(actor.state), actor.config if giver is actor else None
+    if actor.agent is not None:
+        player = policy_player(actor.agent, actor.state, deterministic)
+    else:
+        player = actor_player(actor, game, params)(actor.state)
+    return player, actor.config if giver is actor else None
 
 
 def game_of(config: Config) -> tuple[Game, Any]:

@@ -112,11 +112,17 @@ def test_where_the_best_policy_is_random_samples_are_the_rule(capsys: pytest.Cap
     assert "greedy return over 3 episodes" in run(capsys, "eval", "runs/composite_ppo", "--episodes", "3", "--no-sample")[1]
 
 
-@pytest.mark.parametrize(("flags", "sample"), [([], None), (["--sample"], True), (["--no-sample"], False)])
+@pytest.mark.parametrize(
+    ("flags", "sample"), [([], None), (["--sample"], True), (["--no-sample"], False), (["--no_sample"], False)]
+)
 @pytest.mark.parametrize("command", ["eval", "record"])
 def test_samples_can_be_asked_for_or_refused_or_left_to_the_task(command: str, flags: list[str], sample: bool | None) -> None:
     options, _ = parse([command, *flags, "runs/a", "--seed", "3"], Command, "", [("rljax", "")])
     assert (options.run, options.seed, options.sample) == ("runs/a", 3, sample)
+
+
+def test_a_switch_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "eval", "runs/a", "--no-sample=true").endswith("--no-sample=true: --no-sample takes no value\n")
 
 
 @pytest.mark.parametrize("command", ["play", "tournament", "demo"])

@@ -25,6 +25,8 @@ FLAGS = ["reset", "merge", "run-dir", "max-steps", "batch-size", "games", "playe
         ("dir", "run-dir"),
         ("size", "batch-size"),
         ("steps", "max-steps"),
+        ("pla", "player"),  # `play` of another list would be one letter off
+        ("ste", "max-steps"),
     ],
 )
 def test_an_unknown_name_is_told_the_one_that_is_close(word, name):

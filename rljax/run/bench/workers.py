@@ -20,6 +20,9 @@ from rljax.core.errors import RljaxError
 SECONDS = "seconds:"
 """Beginning of a line in which a worker tells a time."""
 
+ENDED = "a process of the benchmark ended; its output is above"
+"""The message about a worker that is gone."""
+
 
 class Worker:
     """A process that runs a module of rljax which calls `serve`. Without a cache of compiled programs.
@@ -39,10 +42,17 @@ class Worker:
         )
 
     def begin(self) -> None:
-        """Let it run its program once."""
+        """Let it run its program once.
+
+        Raises:
+            RljaxError: the process ended.
+        """
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise RljaxError(ENDED) from None
 
     def seconds(self) -> float:
         """Wait for the next time that it tells: of compiling first, then of each run.
@@ -54,7 +64,7 @@ class Worker:
         # Libraries print lines of their own, such as Gloo when processes meet.
         line = next((line for line in self.process.stdout if line.startswith(SECONDS)), "")
         if not line:
-            raise RljaxError("a process of the benchmark ended; its output is above")
+            raise RljaxError(ENDED)
         return float(line.removeprefix(SECONDS))
 
     def run(self, _: int) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
@@ -182,8 +183,9 @@ def check_run(folder: Path) -> None:
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             raise ConfigError(f"{folder}: cannot be read: no permission")
         if os.path.isfile(folder / DATASET_FILE):
+            quoted = shlex.quote(str(folder))
             raise ConfigError(
-                f"{folder}: a dataset, no run; rljax demo {folder} describes it, and rljax train bc --dataset {folder} learns "
+                f"{folder}: a dataset, no run; rljax demo {quoted} describes it, and rljax train bc --dataset {quoted} learns "
                 "from it"
             )
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")

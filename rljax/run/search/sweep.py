@@ -131,8 +131,9 @@ def _run(plan: Plan, watched: WatchedFolder | None, batch_size: int | None, epis
     mine, runs = plan.mine, plan.runs
     if done.any():
         progress(f"{done.sum()} of {runs} runs were done before")
-    if done.sum() == runs and folder is not None and plan.part is None:
-        progress(f"{folder} is complete: no run is left to train")
+    if done[mine].all() and folder is not None:
+        what = folder if plan.part is None else "part {}/{}".format(*plan.part)
+        progress(f"{what} is complete: no run is left to train")
     started, before = time.monotonic(), int(done.sum())
 
     def train_group(group: list[int]) -> None:

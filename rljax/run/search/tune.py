@@ -173,7 +173,7 @@ def tune(
         free_abandoned(study)
         before = sum(trial.state.is_finished() for trial in valid_trials(study))
         if before >= trials:
-            progress(f"{before} trials were done before: none is left to train; a larger number of trials goes on")
+            progress(f"trials done before: {before}; none is left to train, a larger number of trials goes on")
 
         def next_batch(size: int) -> list[Any]:
             left = trials - len(valid_trials(study))

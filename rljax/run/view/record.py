@@ -176,7 +176,7 @@ def record(
     check_whole(1, episodes=episodes, max_steps=max_steps)
     check_bool_or_none(deterministic=deterministic)
     deterministic = None if deterministic is None else bool(deterministic)  # NumPy's False is not False
-    opponent, rules = (None, None) if against is None else find_opponent(agent, state, against, sample=deterministic is False)
+    opponent, rules = (None, None) if against is None else find_opponent(agent, state, against, deterministic)
     in_game = agent.config.of_games or opponent is not None
     if fps is None:
         fps = TURN_FPS if in_game and make_game(agent.config)[0].turn_gap else FPS

@@ -6,15 +6,19 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 import rljax
+from rljax.core.errors import RljaxError
 from rljax.core.operations import trace_needed
+from rljax.run.bench import rejax_peer
 from rljax.run.bench.products import Product, products_alone, products_of
 from rljax.run.bench.rejax_peer import dqn_settings, ppo_settings, rejax_program
+from rljax.run.bench.workers import Worker
 from rljax.run.compile.costs import kernels_of
 from rljax.run.compile.hlo import Program
 
@@ -83,9 +87,32 @@ def test_rejax_computes_as_many_products_of_minibatches() -> None:
         assert gradients == theirs > 0
 
 
+def test_a_process_of_a_benchmark_that_has_ended_is_one_line() -> None:
+    with Worker(["rljax.run.bench.rejax_peer", "no settings"], {}) as worker:
+        with pytest.raises(RljaxError, match="a process of the benchmark ended"):
+            worker.seconds()
+        worker.process.wait()
+        with pytest.raises(RljaxError, match="a process of the benchmark ended"):
+            worker.run(0)
+
+
 def test_the_process_of_a_peer_leaves_jax_as_it_is() -> None:
     """rljax compiles JAX's random numbers as a shorter loop, in its own processes only: rejax is timed as its users run it."""
     changes = "'rljax.core.threefry' in sys.modules"
     code = f"import sys, rljax.run.bench.rejax_peer; print({changes}); import rljax.core.keys; print({changes})"
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
     assert said.stdout.split() == ["False", "True"]
+
+
+def test_imports_of_a_peer_do_not_count_as_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, begun = [0.0], []
+
+    def program(settings: dict[str, Any]) -> Any:
+        clock[0] += 5.0
+        return lambda key: key
+
+    monkeypatch.setattr(rejax_peer, "rejax_program", program)
+    monkeypatch.setattr(rejax_peer.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(rejax_peer, "serve", lambda run, started: begun.append(started))
+    rejax_peer._serve({})
+    assert begun == [5.0]

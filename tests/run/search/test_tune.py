@@ -90,7 +90,7 @@ def test_a_folder_has_the_study_and_goes_on(tmp_path: Path, capsys: pytest.Captu
     written = {file: file.stat().st_mtime_ns for file in (tmp_path / "a").glob("*.*") if file.name != "study.journal"}
     told: list[str] = []
     rljax.resume_tune(tmp_path / "a", trials=8, progress=told.append)
-    assert told == ["8 trials were done before: none is left to train; a larger number of trials goes on"]
+    assert told == ["trials done before: 8; none is left to train, a larger number of trials goes on"]
     assert {file: file.stat().st_mtime_ns for file in written} == written
 
 

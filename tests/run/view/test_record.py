@@ -351,6 +351,23 @@ def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("deterministic", "gained"), [(None, -5), (True, 0), (False, -5)])
+def test_the_opponent_in_a_game_is_as_greedy_as_was_asked_for(deterministic: bool | None, gained: int, tmp_path: Path) -> None:
+    """Where the best policy is random, greedy players show rock here, and others paper: the agent always shows rock."""
+
+    def rock(state: Any, obs: Any, carry: Any, key: Any, greedy: bool = False, mask: Any = None) -> tuple[Any, Any]:
+        return jnp.zeros(obs.shape[:-1], jnp.int32), None
+
+    def rock_if_greedy(state: Any, obs: Any, carry: Any, key: Any, greedy: bool = False, mask: Any = None) -> tuple[Any, Any]:
+        return jnp.full(obs.shape[:-1], 0 if greedy else 1, jnp.int32), None
+
+    config = rljax.SelfPlayConfig(env="HabitRPS-v0", env_params={"habit": 1.0, "num_rounds": 5})
+    agent, opponent = scripted(config, rock), scripted(config, rock_if_greedy)
+    out = tmp_path / "game.gif"
+    recorded = record(agent, None, out, episodes=1, key=KEY, against=(opponent, None), deterministic=deterministic)
+    assert recorded.returns.tolist() == [gained]
+
+
 def test_a_game_of_turns_ends_at_the_opponents_limit_if_the_agents_own_counted_its_moves(tmp_path: Path) -> None:
     def first_cell(state: Any, obs: Any, carry: Any, key: Any, deterministic: bool = False, mask: Any = None) -> tuple[Any, Any]:
         return jnp.argmax(mask, axis=-1), None
