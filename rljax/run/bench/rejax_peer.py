@@ -6,12 +6,12 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from rljax.run.bench.timing import Program, steps_of
 from rljax.run.bench.workers import Worker, serve
 
 
@@ -52,7 +52,7 @@ def dqn_settings(config: Any) -> dict[str, Any]:
 
 def _settings(algorithm: str, config: Any, **settings: Any) -> dict[str, Any]:
     # rejax trains for a whole number of spells of `eval_freq` steps, so a budget that is no multiple would make it train longer.
-    steps = config.num_iterations * config.steps_per_iteration
+    steps = steps_of(config)
     return {
         "algorithm": algorithm,
         "total_timesteps": steps,
@@ -66,7 +66,7 @@ def _settings(algorithm: str, config: Any, **settings: Any) -> dict[str, Any]:
     }
 
 
-def rejax_program(settings: dict[str, Any]) -> Callable[[jax.Array], Any] | None:
+def rejax_program(settings: dict[str, Any]) -> Program | None:
     """Return rejax's training as a function of a key, evaluation off; None without rejax."""
     if importlib.util.find_spec("rejax") is None:
         return None

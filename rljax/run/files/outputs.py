@@ -66,11 +66,12 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
+    data = text.encode()
     with contextlib.suppress(OSError):
-        if path.read_bytes() == text.encode():
+        if path.read_bytes() == data:
             return
     with atomic_file(path) as aside:
-        aside.write_bytes(text.encode())
+        aside.write_bytes(data)
 
 
 def is_current(path: Path, *sources: Path) -> bool:
