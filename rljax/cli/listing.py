@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import inspect
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import Parameter, getdoc, getsourcefile
 from typing import Any
 
 import jax
@@ -110,7 +110,7 @@ def print_all() -> None:
         ("presets (rljax train PRESET)", [(name, _describe_preset(name)) for name in preset_names()]),
         (
             "algorithms (rljax list ALGORITHM shows its fields)",
-            [(name, sentence(inspect.getdoc(ALGORITHMS[name]) or "")) for name in sorted(ALGORITHMS)],
+            [(name, sentence(getdoc(ALGORITHMS[name]) or "")) for name in sorted(ALGORITHMS)],
         ),
         ("environments (rljax list ENVIRONMENT explains one)", _describe_all(i for i in own if not is_probe(i))),
         ("games of several players", _describe_all(game_ids())),
@@ -165,7 +165,7 @@ def print_env(env_id: str) -> None:
     if attribute(env, "best_is_random", False):
         lines.append(("best policy", "random: judge agents by sampled actions"))
     presets = [name for name in preset_names() if _preset_table(name).get("env") == env_id]
-    lines += [("presets", ", ".join(presets) or "none"), ("source", inspect.getsourcefile(type(inner)) or type(inner).__module__)]
+    lines += [("presets", ", ".join(presets) or "none"), ("source", getsourcefile(type(inner)) or type(inner).__module__)]
     print(_wrap_beside(f"{env_id}:", describe_env(env_id)))
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
@@ -199,7 +199,7 @@ def _fields(params: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_value(value: Any) -> str:
-    if value is inspect.Parameter.empty:
+    if value is Parameter.empty:
         return "must be given"
     if value is None or isinstance(value, bool):
         return str(value).lower()

@@ -164,7 +164,10 @@ def loops_of(function: Callable[..., Any], arguments: Any) -> list[tuple[int, in
         for equation in jaxpr.eqns:
             inside = sum(visit(sub) for sub in jaxprs_in_params(equation.params))
             if equation.primitive.name == "scan":
-                counts.append((inside, len(equation.outvars) - equation.params["num_carry"]))
+                after = equation.params["jaxpr"].out_avals
+                # What the loop stacks has an axis more than what a step returns.
+                stacked = sum(out.aval.shape != one.shape for out, one in zip(equation.outvars, after, strict=True))
+                counts.append((inside, stacked))
             count += inside + (equation.primitive.name == "dot_general")
         return count
 

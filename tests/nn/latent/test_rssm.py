@@ -261,7 +261,9 @@ def carried(rssm: RSSM, params: Any, x: dict[str, Any]) -> list[int]:
     def visit(jaxpr: Any) -> None:
         for equation in jaxpr.eqns:
             if equation.primitive.name == "scan":
-                counts.append(equation.params["num_carry"])
+                after = equation.params["jaxpr"].out_avals
+                # What a step hands on has its own shape outside the loop, too; what the loop stacks has an axis more.
+                counts.append(sum(out.aval.shape == one.shape for out, one in zip(equation.outvars, after, strict=True)))
             for sub in jaxprs_in_params(equation.params):
                 visit(sub)
 

@@ -49,7 +49,8 @@ def words(text: str) -> set[str]:
 def test_no_line_is_longer_than_the_terminal_and_no_word_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], width: int
 ) -> None:
-    monkeypatch.setattr("inspect.getsourcefile", lambda _: "/rljax/envs/cartpole.py")  # where this checkout lies may be long
+    # Where this checkout lies may be long.
+    monkeypatch.setattr("rljax.cli.listing.getsourcefile", lambda _: "/rljax/envs/cartpole.py")
 
     def printed(columns: int) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
