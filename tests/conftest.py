@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -52,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     own = cores[int(worker.removeprefix("gw")) :: int(workers)]
     if own:
         os.sched_setaffinity(0, own)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> None:
+    """Jobs that a shell runs in the background ignore Ctrl-C, which tests send to themselves and to their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

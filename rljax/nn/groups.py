@@ -63,6 +63,8 @@ class GroupedPolicy(NamedTuple):
         return result
 
     def _each(self, method: str, axes: tuple[int | None, ...], params: Any, *args: Any) -> Any:
+        # From JAX 0.11 on, vmap must not split NumPy arrays (a teacher's) for a function with a derivative of its own.
+        params = jax.tree.map(jnp.asarray, params)
         return jax.vmap(lambda p, *a: self.policy.apply(p, *a, method=method), (0, *axes), -1)(params, *args)
 
     def step(self, params: Any, obs: Any, carry: Any = None) -> tuple[PerGroup, jax.Array, Any]:
