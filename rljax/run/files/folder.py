@@ -192,6 +192,14 @@ def check_run(folder: Path) -> None:
     check_card(folder)
 
 
+def refuse_search(folder: Path) -> None:
+    """Raise a ConfigError if a folder is that of a sweep or a study."""
+    if (folder / SWEEP_FILE).exists() or (folder / TRIALS_FILE).exists():
+        best = folder / "best.toml"
+        hint = f"rljax train {best} trains its best" if best.exists() else "it has no best.toml yet"
+        raise ConfigError(f"{folder}: a sweep or a study, no run; {hint}") from None
+
+
 def refuse_packed(folder: Path, name: str | None = None) -> None:
     """Raise a ConfigError if there is a packed agent in a folder: it can act, but not train. `name` is what the user calls it."""
     if read_info(folder).left_out:
@@ -254,8 +262,7 @@ def read_info(folder: Path) -> RunInfo:
     try:
         table = read_sealed(file, INFO_FIELDS)
     except FileNotFoundError:
-        if (folder / SWEEP_FILE).exists() or (folder / TRIALS_FILE).exists():
-            raise ConfigError(f"{folder}: a sweep or a study, no run; rljax train {folder}/best.toml trains its best") from None
+        refuse_search(folder)
         raise ConfigError(f"{folder}: no run that this version of rljax can read (no {INFO_FILE})") from None
     except DamagedError as error:
         raise ConfigError(f"{file} is damaged: {error}") from None

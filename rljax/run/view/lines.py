@@ -15,7 +15,7 @@ import numpy as np
 from rljax.core.contract import is_array
 from rljax.core.errors import ConfigError, RljaxWarning, check_whole, did_you_mean, shown
 from rljax.core.plain import class_name
-from rljax.run.files.folder import INFO_FILE, RunInfo, check_run, read_config, read_info
+from rljax.run.files.folder import INFO_FILE, RunInfo, check_run, read_config, read_info, refuse_search
 from rljax.run.view.curves import Curves, History, curves, read_metrics
 
 MAX_LABEL = 60
@@ -128,6 +128,7 @@ def _read_run(run: str | os.PathLike[str], label: str | None) -> tuple[Source | 
     try:
         check_run(folder)
         if not (folder / INFO_FILE).exists():
+            refuse_search(folder)
             raise ConfigError(f"{folder}: no run there (no {INFO_FILE})")
     except ConfigError as error:
         return None, str(error)

@@ -170,6 +170,11 @@ def test_a_run_that_failed_says_why(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_sweep_is_named_as_what_it_is(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", returns(1.0))
     (run / "run.json").rename(run / "sweep.toml")
+    with pytest.raises(rljax.ConfigError, match=r"a: a sweep or a study, no run; it has no best.toml yet"):
+        show(run)
+    (run / "best.toml").touch()
+    with pytest.raises(rljax.ConfigError, match=r"a: a sweep or a study, no run; rljax train \S+/a/best.toml trains its best"):
+        rljax.plot([run], tmp_path / "a.png")
     with pytest.raises(rljax.ConfigError, match=r"a: a sweep or a study, no run; rljax train \S+/a/best.toml trains its best"):
         show(run)
 
