@@ -7,8 +7,10 @@ the suite has made.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -84,7 +86,8 @@ def suite_module(suite: str, what: str) -> ModuleType:
         ConfigError: the library is not installed; `what` says what needs it.
     """
     try:
-        return importlib.import_module(f"{__name__}.{suite}")
+        with contextlib.redirect_stdout(sys.stderr):  # some libraries say things as they are imported
+            return importlib.import_module(f"{__name__}.{suite}")
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed"
         raise ConfigError(f"{what}: {missing}: {how_to_install(suite)}") from error

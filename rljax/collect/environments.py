@@ -72,8 +72,9 @@ def make_evaluation_env(config: Config, every_move: bool = False) -> tuple[Any, 
         return EpisodeStatistics(Versus(game, joint=False, every_move=every_move)), env_params
     env, env_params = resolve_env(config.env, config.env_params)
     if isinstance(env, Game):
+        players = "1 player" if env.num_players == 1 else f"{env.num_players} players"
         raise ConfigError(
-            f"env = {env.name!r}: is a game of {env.num_players} players, expected an environment of one agent; "
+            f"env = {env.name!r}: is a game of {players}, expected an environment of one agent; "
             "games are for self_play, league and alphazero"
         )
     check_contract(env, env_params)

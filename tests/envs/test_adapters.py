@@ -434,6 +434,18 @@ def test_a_suite_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPat
         rljax.make_env("jumanji:Snake-v1")
 
 
+def test_what_a_suite_says_as_it_is_imported_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def import_module(_: str) -> Any:
+        print("importing")
+        return types.SimpleNamespace(ids=lambda: ["a"])
+
+    monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
+    assert suite_ids("jaxmarl") == ["jaxmarl:a"]
+    assert capsys.readouterr() == ("", "importing\n")
+
+
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
