@@ -280,6 +280,7 @@ def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str |
     for field in suspects:
         if names[field] in known:
             continue
-        closest = difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
+        words = [option for option in options if option in names[field].split("_")]  # --num-seeds is --seeds, though near num_steps
+        closest = words or difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
         if closest and closest[0] in options and closest[0] not in known:
             raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

@@ -438,6 +438,7 @@ def test_a_toml_syntax_error_names_file_and_line(capsys: pytest.CaptureFixture[s
     [
         ('env = "CartPole-v1"\n', "no 'algorithm' key"),
         ('algorithm = "poo"\n', "did you mean 'ppo'?"),
+        ('algorithm = "a2c"\n', "expected one of: alphazero, "),
         ('algorithm = "ppo"\nnum_env = 4\n', "did you mean 'num_envs'?"),
         ('algorithm = "ppo"\nnum_envs = "four"\n', "num_envs = 'four': expected a whole number > 0"),
     ],
@@ -578,6 +579,7 @@ def test_help_names_positional_arguments_and_leaves_out_empty_defaults(capsys: p
         (["tournament", "--runs", "a", "b"], "--runs: is given without its name: rljax tournament RUN ..."),
         (["train", "cartpole_ppo", "--run-dri", "a"], "unknown option --run-dri: did you mean --run-dir?"),
         (["tune", "cartpole_ppo", "--trails", "3"], "unknown option --trails: did you mean --trials?"),
+        (["train", "cartpole_ppo", "--num-seeds", "3"], "unknown option --num-seeds: did you mean --seeds?"),
         (["train", "pp", "--env", "CartPole-v1"], "unknown preset 'pp': did you mean 'ppo'?"),
         (["train", "cartpole_ppo", "--self", "3"], "unknown field 'self' of PPOConfig"),
         (["train", "cartpole_ppo", "--preset-or-path", "3"], "unknown field 'preset_or_path' of PPOConfig"),
