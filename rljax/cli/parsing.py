@@ -280,7 +280,8 @@ def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str |
     for field in suspects:
         if names[field] in known:
             continue
-        words = [option for option in options if option in names[field].split("_")]  # --num-seeds is --seeds, though near num_steps
+        # --num-seeds means --seeds, though num_steps is nearer by its letters.
+        words = [option for option in options if option in names[field].split("_")]
         closest = words or difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
         if closest and closest[0] in options and closest[0] not in known:
             raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

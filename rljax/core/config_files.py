@@ -156,7 +156,7 @@ def _read_text(source: str) -> str:
             )
         known = [*preset_names(), *ALGORITHMS]
         others = 'a file\'s name ends in .toml; an algorithm of your own is "module:Class"'
-        raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known)} ({others})")
+        raise ConfigError(f"unknown preset '{shortened(source)}': {did_you_mean(source, known, 'rljax list')} ({others})")
     return preset_text(source)
 
 

@@ -580,6 +580,7 @@ def test_help_names_positional_arguments_and_leaves_out_empty_defaults(capsys: p
         (["train", "cartpole_ppo", "--run-dri", "a"], "unknown option --run-dri: did you mean --run-dir?"),
         (["tune", "cartpole_ppo", "--trails", "3"], "unknown option --trails: did you mean --trials?"),
         (["train", "cartpole_ppo", "--num-seeds", "3"], "unknown option --num-seeds: did you mean --seeds?"),
+        (["train", "a2c"], "unknown preset 'a2c': rljax list lists what there is (a file's"),
         (["train", "pp", "--env", "CartPole-v1"], "unknown preset 'pp': did you mean 'ppo'?"),
         (["train", "cartpole_ppo", "--self", "3"], "unknown field 'self' of PPOConfig"),
         (["train", "cartpole_ppo", "--preset-or-path", "3"], "unknown field 'preset_or_path' of PPOConfig"),
