@@ -138,7 +138,8 @@ def _without_nan(value: Any) -> Any:
 def truncate_after(path: Path, step: int) -> int:
     """Remove the records of later steps from a metrics file, and a line that a kill cut off: those iterations run again.
 
-    Lines that cannot be read are left as they are. Return the step of the last record that is kept, or -1 without one.
+    Lines that cannot be read are left as they are, and a file of which nothing is removed keeps its time. Return the step of the
+    last record that is kept, or -1 without one.
     """
     if not path.exists():
         return -1
@@ -160,7 +161,8 @@ def truncate_after(path: Path, step: int) -> int:
                 break
             last = found
         kept = end
-    os.truncate(path, kept)
+    if kept < path.stat().st_size:
+        os.truncate(path, kept)
     return last
 
 

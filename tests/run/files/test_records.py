@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
 from pathlib import Path
 
@@ -114,6 +115,9 @@ def test_later_records_and_a_line_cut_off_are_taken_back(tmp_path: Path) -> None
         file.write_text(kept + rest)
         assert truncate_after(file, 128) == 128
         assert file.read_text() == kept
+    os.utime(file, (1, 1))
+    assert truncate_after(file, 128) == 128
+    assert file.stat().st_mtime == 1  # nothing was removed
     assert truncate_after(tmp_path / "missing.jsonl", 5) == -1
     assert not (tmp_path / "missing.jsonl").exists()
 
