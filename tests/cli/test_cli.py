@@ -262,6 +262,8 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "run folder mine exists already" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
     assert "delete" not in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine"), "it is no run, so nothing to throw away"
     assert "mine: a folder, expected a preset, an algorithm or a file; --resume RUN goes on" in refused(capsys, "train", "mine")
+    Path("mine/sweep.toml").touch()
+    assert "mine: a sweep or a study, no run; it has no best.toml yet" in refused(capsys, "train", "mine")
     Path("mine/config.toml").touch()
     assert "choose another with --run-dir, resume it, or delete" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
 

@@ -182,19 +182,23 @@ def check_run(folder: Path) -> None:
     if not os.path.isfile(folder / CONFIG_FILE):
         if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
             raise ConfigError(f"{folder}: cannot be read: no permission")
-        if os.path.isfile(folder / DATASET_FILE):
-            quoted = shlex.quote(str(folder))
-            raise ConfigError(
-                f"{folder}: a dataset, no run; rljax demo {quoted} describes it, and rljax train bc --dataset {quoted} learns "
-                "from it"
-            )
+        refuse_dataset(folder)
         raise ConfigError(f"{folder}: no run there (no {CONFIG_FILE}); expected a folder made by `rljax train`")
     check_card(folder)
 
 
+def refuse_dataset(folder: Path) -> None:
+    """Raise a ConfigError if a folder is that of a dataset."""
+    if os.path.isfile(folder / DATASET_FILE):
+        quoted = shlex.quote(str(folder))
+        raise ConfigError(
+            f"{folder}: a dataset, no run; rljax demo {quoted} describes it, and rljax train bc --dataset {quoted} learns from it"
+        )
+
+
 def refuse_search(folder: Path) -> None:
     """Raise a ConfigError if a folder is that of a sweep or a study."""
-    if (folder / SWEEP_FILE).exists() or (folder / TRIALS_FILE).exists():
+    if os.path.isfile(folder / SWEEP_FILE) or os.path.isfile(folder / TRIALS_FILE):
         best = folder / "best.toml"
         hint = f"rljax train {best} trains its best" if best.exists() else "it has no best.toml yet"
         raise ConfigError(f"{folder}: a sweep or a study, no run; {hint}") from None

@@ -367,7 +367,7 @@ def test_a_dataset_where_a_run_is_wanted_is_told_what_takes_datasets(
     monkeypatch.chdir(tmp_path)
     rljax.demonstrations("random", "data", env="CartPole-v1", num_episodes=1, max_steps=8)
     told = "data: a dataset, no run; rljax demo data describes it, and rljax train bc --dataset data learns from it"
-    for command in (["demo", "data", "--out", "copy"], ["eval", "data"], ["show", "data"]):
+    for command in (["demo", "data", "--out", "copy"], ["eval", "data"], ["show", "data"], ["train", "data"]):
         assert_refused(command, told, capsys)
     assert not Path("copy").exists()
 
