@@ -264,6 +264,10 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "mine: a folder, expected a preset, an algorithm or a file; --resume RUN goes on" in refused(capsys, "train", "mine")
     Path("mine/sweep.toml").touch()
     assert "mine: a sweep or a study, no run; it has no best.toml yet" in refused(capsys, "train", "mine")
+    for name in ("cartpole_ppo", "ppo"):  # names first mean presets and algorithms
+        Path("mine").rename(name)
+        assert "unknown field 'gama'" in refused(capsys, "train", name, "--gama", "0.9")
+        Path(name).rename("mine")
     Path("mine/config.toml").touch()
     assert "choose another with --run-dir, resume it, or delete" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
 
