@@ -13,7 +13,7 @@ import numpy as np
 from rljax.collect.distinct import fingerprint, first_occurrences
 from rljax.collect.environments import make_game
 from rljax.collect.resets import initial_environments
-from rljax.core.agent import Agent
+from rljax.core.agent import Agent, check_agent
 from rljax.core.environments.environment import plays_greedily, strong, tree_where
 from rljax.core.errors import ConfigError, check_whole
 from rljax.core.games.game import RESULT, Game, lead
@@ -67,7 +67,11 @@ def policy_player(agent: Agent, state: Any, deterministic: bool | None = None) -
 
     It takes the observations that the game itself gives, and changes them as its configuration says. Frames that it stacks are a
     part of its carry, beside its own memory.
+
+    Raises:
+        ConfigError: it is no agent.
     """
+    check_agent(agent)
     game, _ = make_game(agent.config)
     greedy = plays_greedily(game, deterministic)
     return acting_player(game, lambda obs, carry, key, mask: agent.act(state, obs, carry, key, greedy, mask))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rljax.collect.environments import make_evaluation_env, make_game
-from rljax.core.agent import Agent, make_agent
+from rljax.core.agent import Agent, check_agent, make_agent
 from rljax.core.contract import is_array
 from rljax.core.environments.environment import action_mask_of
 from rljax.core.environments.spaces import as_space
@@ -66,7 +66,11 @@ def _check_structure(env_name: str, obs: Any) -> None:
 def to_export(agent: Agent) -> Agent:
     """Return the agent on one device, with all products in f32, in which exported policies compute: bfloat16 is faster on
     accelerators alone.
+
+    Raises:
+        ConfigError: it is no agent.
     """
+    check_agent(agent)
     if agent.config.num_devices > 1:
         alone = make_agent(agent.config.replace(num_devices=1))
         agent = agent._replace(init=alone.init, config=alone.config)

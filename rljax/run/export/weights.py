@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.core.agent import Agent, check_state
+from rljax.core.agent import Agent, check_agent, check_state
 from rljax.core.config_files import config_table
 from rljax.core.errors import ConfigError, first_line, how_to_install
 from rljax.core.places import as_path
@@ -44,6 +44,7 @@ def export_weights(agent: Agent, state: Any, out: str | os.PathLike[str], *, ste
         ConfigError: there is something at `out` already (nothing is touched), it cannot be written, or safetensors is not
             installed.
     """
+    check_agent(agent)
     path = free_file(out)
     safetensors = _safetensors()
     signature = read_signature(agent)

@@ -579,3 +579,10 @@ def test_onnx_conversion_leaves_jax_as_it_was(cartpole: Exported, tmp_path: Path
 def test_importing_rljax_imports_no_exporter() -> None:
     program = "import sys, rljax; raise SystemExit([m for m in ('jax2onnx', 'onnx', 'onnxruntime') if m in sys.modules] or 0)"
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("export", [rljax.export_policy, rljax.export_numpy, rljax.export_weights, rljax.export_web])
+def test_what_is_no_agent_is_told_so(export: Any, tmp_path: Path) -> None:
+    with pytest.raises(rljax.ConfigError, match=r"agent: expected an agent, as make_agent\(config\) returns it, got PPOConfig"):
+        export(rljax.PPOConfig(), None, tmp_path / "a.safetensors")
+    assert not list(tmp_path.iterdir())

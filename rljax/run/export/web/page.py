@@ -86,8 +86,8 @@ def export_web(
     """
     folder = Path(os.path.abspath(as_path(out, "out")))
     check_free(folder)
-    page = describe_page(agent.config)
     agent = to_export(agent)
+    page = describe_page(agent.config)
     signature = read_signature(agent)
     check_state(agent, state)
     _check_observation(signature, agent.config)
