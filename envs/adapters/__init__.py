@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -46,6 +47,7 @@ SUITES = {
     "gymnasium": Suite("gymnasium", "whatever is registered there, simulated outside JAX"),
 }
 """Suites by the prefix of their ids."""
+_IMPORTING = threading.RLock()
 
 
 @struct.dataclass
@@ -85,9 +87,13 @@ def suite_module(suite: str, what: str) -> ModuleType:
     Raises:
         ConfigError: the library is not installed; `what` says what needs it.
     """
+    name = f"{__name__}.{suite}"
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # some libraries say things as they are imported
-            return importlib.import_module(f"{__name__}.{suite}")
+        with _IMPORTING:  # threads that redirect at once would restore each other's
+            if name in sys.modules:
+                return importlib.import_module(name)
+            with contextlib.redirect_stdout(sys.stderr):  # some libraries say things as they are imported
+                return importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed"
         raise ConfigError(f"{what}: {missing}: {how_to_install(suite)}") from error

@@ -280,8 +280,9 @@ def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str |
     for field in suspects:
         if names[field] in known:
             continue
-        # --num-seeds means --seeds, though num_steps is nearer by its letters.
-        words = [option for option in options if option in names[field].split("_")]
-        closest = words or difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
+        closest = difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.8)
+        # --num-seeds means --seeds, though num_steps is a little nearer by its letters.
+        closest = closest or [option for option in options if option in names[field].split("_")]
+        closest = closest or difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
         if closest and closest[0] in options and closest[0] not in known:
             raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

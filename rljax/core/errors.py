@@ -175,7 +175,7 @@ def _closest(word: str, known: list[str]) -> int | None:
 
     Three letters or more that begin a name or a word in it (`size` in `batch_size`) mean that name. Otherwise, two fifths of a
     word may differ from the name, of a word of up to five letters about one letter, as words so short are easily alike by chance,
-    and of up to three letters not the first: `a2c` is no misspelt `sac`.
+    and of up to three letters the first one only by changing places or being left out: `a2c` is no misspelt `sac`.
     """
     holders = [
         name for name in known if len(word) > 2 and any(part.startswith(word) for part in [name, *re.split(r"\W|_", name)])
@@ -184,7 +184,7 @@ def _closest(word: str, known: list[str]) -> int | None:
         return known.index(min(holders, key=len))
     short = len(word) <= 5
     likely = [name for name in known if not short or abs(len(name) - len(word)) <= 1]
-    likely = [name for name in likely if len(word) > 3 or name[:1] == word[:1]]
+    likely = [n for n in likely if len(word) > 3 or n[:1] == word[:1] or n[1:] == word or sorted(n) == sorted(word)]
     cutoff = max(len(word) - 1, 1) / max(len(word), 2) if short else 0.6
     close = difflib.get_close_matches(word, likely, n=1, cutoff=cutoff)
     return known.index(close[0]) if close else None

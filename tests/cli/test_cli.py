@@ -262,8 +262,11 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "run folder mine exists already" in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine")
     assert "delete" not in refused(capsys, "train", "cartpole_ppo", "--run-dir", "mine"), "it is no run, so nothing to throw away"
     assert "mine: a folder, expected a preset, an algorithm or a file; --resume RUN goes on" in refused(capsys, "train", "mine")
+    for name in ("tune.toml", "sweep.toml"):
+        Path("mine", name).touch()
+        assert "mine: a sweep or a study, no run; it has no best.toml yet" in refused(capsys, "train", "mine")
+        Path("mine", name).unlink()
     Path("mine/sweep.toml").touch()
-    assert "mine: a sweep or a study, no run; it has no best.toml yet" in refused(capsys, "train", "mine")
     for name in ("cartpole_ppo", "ppo"):  # names first mean presets and algorithms
         Path("mine").rename(name)
         assert "unknown field 'gama'" in refused(capsys, "train", name, "--gama", "0.9")
@@ -586,6 +589,11 @@ def test_help_names_positional_arguments_and_leaves_out_empty_defaults(capsys: p
         (["train", "cartpole_ppo", "--run-dri", "a"], "unknown option --run-dri: did you mean --run-dir?"),
         (["tune", "cartpole_ppo", "--trails", "3"], "unknown option --trails: did you mean --trials?"),
         (["train", "cartpole_ppo", "--num-seeds", "3"], "unknown option --num-seeds: did you mean --seeds?"),
+        (["sweep", "cartpole_ppo", "--evl-episodes", "5"], "did you mean 'eval_episodes'?"),
+        (["train", "cartpole_ppo", "--log-sdt", "0.1"], "did you mean 'log_std'?"),
+        (["train", "cartpole_ppo", "--ro-resume", "--run-dir", "x"], "did you mean --or-resume?"),
+        (["train", "qdn", "--env", "CartPole-v1"], "unknown preset 'qdn': did you mean 'dqn'?"),
+        (["how", "runs/a"], "unknown command 'how': did you mean 'show'?"),
         (["train", "a2c"], "unknown preset 'a2c': rljax list lists what there is (a file's"),
         (["train", "pp", "--env", "CartPole-v1"], "unknown preset 'pp': did you mean 'ppo'?"),
         (["train", "cartpole_ppo", "--self", "3"], "unknown field 'self' of PPOConfig"),

@@ -6,6 +6,7 @@ import enum
 import importlib.util
 import runpy
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -444,6 +445,28 @@ def test_what_a_suite_says_as_it_is_imported_is_no_result(
     monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
     assert suite_ids("jaxmarl") == ["jaxmarl:a"]
     assert capsys.readouterr() == ("", "importing\n")
+
+
+def test_threads_that_import_suites_leave_standard_output_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def import_module(name: str) -> Any:
+        if name.endswith("jaxmarl"):  # the first; ends before the second
+            inside.set()
+            done.wait(1)
+        return types.SimpleNamespace(ids=list)
+
+    before = sys.stdout
+    monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
+    monkeypatch.delitem(sys.modules, "rljax.envs.adapters.navix", raising=False)
+    first = threading.Thread(target=suite_ids, args=("jaxmarl",))
+    first.start()
+    assert inside.wait(10)
+    second = threading.Thread(target=suite_ids, args=("navix",))
+    second.start()
+    first.join()
+    second.join()
+    assert sys.stdout is before
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ INFO_FILE = "run.json"
 METRICS_FILE = "metrics.jsonl"
 PHASES_FILE = "phases.toml"
 """Configuration of a run of several phases; each phase is a run in a folder beside it."""
-SWEEP_FILE, TRIALS_FILE = "sweep.toml", "trials.csv"
-"""The file that makes a folder that of a sweep; the one that makes it that of a study."""
+SWEEP_FILE, TUNE_FILE, TRIALS_FILE = "sweep.toml", "tune.toml", "trials.csv"
+"""The file that makes a folder that of a sweep; the one that makes it that of a study, and its trials once some have ended."""
 CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 
@@ -198,9 +198,9 @@ def refuse_dataset(folder: Path) -> None:
 
 def refuse_search(folder: Path) -> None:
     """Raise a ConfigError if a folder is that of a sweep or a study."""
-    if os.path.isfile(folder / SWEEP_FILE) or os.path.isfile(folder / TRIALS_FILE):
+    if any(os.path.isfile(folder / name) for name in (SWEEP_FILE, TUNE_FILE, TRIALS_FILE)):
         best = folder / "best.toml"
-        hint = f"rljax train {best} trains its best" if best.exists() else "it has no best.toml yet"
+        hint = f"rljax train {shlex.quote(str(best))} trains its best" if best.exists() else "it has no best.toml yet"
         raise ConfigError(f"{folder}: a sweep or a study, no run; {hint}") from None
 
 
