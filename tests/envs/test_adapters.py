@@ -448,23 +448,25 @@ def test_what_a_suite_says_as_it_is_imported_is_no_result(
 
 
 def test_threads_that_import_suites_leave_standard_output_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    inside, done = threading.Event(), threading.Event()
+    begun, both = threading.Event(), threading.Event()
 
     def import_module(name: str) -> Any:
-        if name.endswith("jaxmarl"):  # the first; ends before the second
-            inside.set()
-            done.wait(1)
+        if name.endswith("jaxmarl"):
+            begun.set()
+            both.wait(0.5)  # in vain, as only one imports at a time
+        else:
+            both.set()
+            first.join()
         return types.SimpleNamespace(ids=list)
 
     before = sys.stdout
     monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
-    monkeypatch.delitem(sys.modules, "rljax.envs.adapters.navix", raising=False)
-    first = threading.Thread(target=suite_ids, args=("jaxmarl",))
+    for suite in ("jaxmarl", "navix"):
+        monkeypatch.delitem(sys.modules, f"rljax.envs.adapters.{suite}", raising=False)
+    first, second = (threading.Thread(target=suite_ids, args=(suite,)) for suite in ("jaxmarl", "navix"))
     first.start()
-    assert inside.wait(10)
-    second = threading.Thread(target=suite_ids, args=("navix",))
+    assert begun.wait(10)
     second.start()
-    first.join()
     second.join()
     assert sys.stdout is before
 
