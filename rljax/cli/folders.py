@@ -9,17 +9,25 @@ from pathlib import Path
 
 import rljax
 from rljax.cli.options import Saved, Train
-from rljax.core.config_files import find_algorithm, holds_phases, names_algorithm
+from rljax.core.config import ALGORITHMS
+from rljax.core.config_files import find_algorithm, holds_phases, names_algorithm, preset_names
 from rljax.core.errors import ConfigError
 from rljax.core.places import numbered
 from rljax.run.files.checkpoint import CHECKPOINTS, read_meta
-from rljax.run.files.folder import PHASES_FILE, Run, read_info, split_path
+from rljax.run.files.folder import PHASES_FILE, Run, read_info, refuse_dataset, refuse_search, split_path
 from rljax.run.files.scores import best_seed
 
 
 def folder_name(source: str) -> str:
     """Return the name of a new folder for what a preset, a file or an algorithm describes."""
     return find_algorithm(source).algorithm if names_algorithm(source) else Path(source).stem
+
+
+def refuse_folder(source: str | None) -> None:
+    """Refuse the folder of a dataset, a sweep or a study in place of a configuration; names mean presets and algorithms first."""
+    if source is not None and os.path.isdir(source) and source not in {*preset_names(), *ALGORITHMS}:
+        refuse_dataset(Path(source))
+        refuse_search(Path(source))
 
 
 def free_folder(path: Path) -> Path:

@@ -197,6 +197,9 @@ def _dispatch(command: Any, overrides: dict[str, Any]) -> None:
     module, _, name = FUNCTIONS[type(command)].partition(".")
     function = getattr(importlib.import_module(f"rljax.cli.{module}"), name)
     if type(command).__name__.lower() in OF_FIELDS:
+        from rljax.cli.folders import refuse_folder
+
+        refuse_folder(command.config)
         function(command, overrides)
     else:
         function(command)

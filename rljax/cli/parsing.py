@@ -11,6 +11,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import tyro
@@ -280,9 +281,9 @@ def _check_misspelt(fields: Iterable[str], options: Sequence[str], source: str |
     for field in suspects:
         if names[field] in known:
             continue
-        closest = difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.8)
+        near = partial(difflib.get_close_matches, names[field], [*known, *options], 1)
         # --num-seeds means --seeds, though num_steps is a little nearer by its letters.
-        closest = closest or [option for option in options if option in names[field].split("_")]
-        closest = closest or difflib.get_close_matches(names[field], [*known, *options], n=1, cutoff=0.6)
+        words = [option for option in options if option in names[field].split("_")]
+        closest = near(0.8) or words or near(0.6)
         if closest and closest[0] in options and closest[0] not in known:
             raise ConfigError(f"unknown option --{shortened(field)}: did you mean --{closest[0].replace('_', '-')}?")

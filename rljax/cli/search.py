@@ -19,7 +19,7 @@ from rljax.core.config_files import load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import check_free
+from rljax.run.files.folder import BEST_FILE, check_free
 from rljax.run.search import plan as plans
 from rljax.run.search import study as studies
 from rljax.run.search import sweep as sweeps
@@ -76,7 +76,7 @@ def _merge(options: Sweep, axes: dict[str, Any]) -> None:
     _check_resumed("merge", options, axes, (*FIXED, "resume", "batch_size"))
     folder = Path(str(options.merge))
     result = merge_sweep(folder, progress=say)
-    if (folder / plans.BEST_FILE).exists():
+    if (folder / BEST_FILE).exists():
         _print_result(options, folder, result)
     missing = int(np.isnan(result.returns).sum())
     if missing:
@@ -87,7 +87,7 @@ def _print_result(options: Sweep, folder: Path, result: plans.SweepResult) -> No
     _print_cells(result)
     if options.parquet:
         plans.write_parquet(result, folder / "results.parquet")
-    best = shlex.quote(str(folder / plans.BEST_FILE))
+    best = shlex.quote(str(folder / BEST_FILE))
     _print_files(folder)
     say("next:", f"rljax train {best}")
 
@@ -126,7 +126,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
     if weights:
         say("importance: " + ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items()))
     _print_files(folder)
-    say("next:", f"rljax train {shlex.quote(str(folder / tuning.BEST_FILE))}")
+    say("next:", f"rljax train {shlex.quote(str(folder / BEST_FILE))}")
 
 
 def _print_files(folder: Path) -> None:

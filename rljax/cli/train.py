@@ -20,21 +20,11 @@ from rljax.collect.environments import evaluation_opponent, make_evaluation_env,
 from rljax.collect.evaluation import play_episodes
 from rljax.collect.resets import describe_resets
 from rljax.core.agent import Agent
-from rljax.core.config import ALGORITHMS, Config, env_name
-from rljax.core.config_files import load_config, preset_names
+from rljax.core.config import Config, env_name
+from rljax.core.config_files import load_config
 from rljax.core.devices import device_summary
 from rljax.core.errors import ConfigError, TrainingInterrupted, printable
-from rljax.run.files.folder import (
-    CONFIG_FILE,
-    check_free,
-    check_num_seeds,
-    check_run,
-    read_config,
-    refuse_dataset,
-    refuse_packed,
-    refuse_search,
-    split_path,
-)
+from rljax.run.files.folder import CONFIG_FILE, check_free, check_num_seeds, check_run, read_config, refuse_packed, split_path
 from rljax.run.processes import is_first, join_processes
 from rljax.run.progress import default_progress
 from rljax.run.start import BUDGET, refuse_changes
@@ -46,9 +36,6 @@ def train(options: Train, overrides: dict[str, Any]) -> None:
     for name in ("resume", "fork"):
         if getattr(options, name) is not None and options.config is not None:
             raise ConfigError(f"{options.config}: --{name} takes the configuration from the run; give no other")
-    if options.config is not None and options.config not in {*preset_names(), *ALGORITHMS}:
-        refuse_dataset(Path(options.config))
-        refuse_search(Path(options.config))
     if wants_phases(options):
         from rljax.cli.phases import train_phases  # Takes a while to import.
 

@@ -264,7 +264,8 @@ def test_an_existing_run_dir_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "mine: a folder, expected a preset, an algorithm or a file; --resume RUN goes on" in refused(capsys, "train", "mine")
     for name in ("tune.toml", "sweep.toml"):
         Path("mine", name).touch()
-        assert "mine: a sweep or a study, no run; it has no best.toml yet" in refused(capsys, "train", "mine")
+        for command in (["train"], ["sweep"], ["tune"], ["launch"], ["compile", "--target", "h200"]):
+            assert "mine: a sweep or a study, no run; it has no best.toml yet" in refused(capsys, *command, "mine")
         Path("mine", name).unlink()
     Path("mine/sweep.toml").touch()
     for name in ("cartpole_ppo", "ppo"):  # names first mean presets and algorithms

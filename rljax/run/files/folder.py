@@ -58,6 +58,8 @@ PHASES_FILE = "phases.toml"
 """Configuration of a run of several phases; each phase is a run in a folder beside it."""
 SWEEP_FILE, TUNE_FILE, TRIALS_FILE = "sweep.toml", "tune.toml", "trials.csv"
 """The file that makes a folder that of a sweep; the one that makes it that of a study, and its trials once some have ended."""
+BEST_FILE = "best.toml"
+"""Configuration of the best runs of a sweep or a study."""
 CHECKSUM_LINE = "# checksum of what follows (CRC-32): "
 
 
@@ -199,8 +201,8 @@ def refuse_dataset(folder: Path) -> None:
 def refuse_search(folder: Path) -> None:
     """Raise a ConfigError if a folder is that of a sweep or a study."""
     if any(os.path.isfile(folder / name) for name in (SWEEP_FILE, TUNE_FILE, TRIALS_FILE)):
-        best = folder / "best.toml"
-        hint = f"rljax train {shlex.quote(str(best))} trains its best" if best.exists() else "it has no best.toml yet"
+        best = folder / BEST_FILE
+        hint = f"rljax train {shlex.quote(str(best))} trains its best" if best.exists() else f"it has no {BEST_FILE} yet"
         raise ConfigError(f"{folder}: a sweep or a study, no run; {hint}") from None
 
 

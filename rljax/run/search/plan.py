@@ -22,7 +22,15 @@ from rljax.core.config import Config
 from rljax.core.config_files import dump_config, load_config
 from rljax.core.errors import ConfigError, RljaxError, first_line, how_to_install, shown
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, SWEEP_FILE, add_checksum, check_frozen, check_num_seeds, without_checksum
+from rljax.run.files.folder import (
+    BEST_FILE,
+    CONFIG_FILE,
+    SWEEP_FILE,
+    add_checksum,
+    check_frozen,
+    check_num_seeds,
+    without_checksum,
+)
 from rljax.run.files.outputs import atomic_file, make_folder, read_table, write_csv
 from rljax.run.initial import IN_SEARCHES
 from rljax.run.search.space import (
@@ -38,7 +46,7 @@ from rljax.run.search.space import (
     space_table,
 )
 
-RESULTS_FILE, BEST_FILE, PICTURE = "results.csv", "best.toml", "sweep.png"
+RESULTS_FILE, PICTURE = "results.csv", "sweep.png"
 
 MAX_RUNS = 4096
 """Largest number of runs in a sweep, unless the user allows more."""

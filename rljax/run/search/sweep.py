@@ -17,9 +17,9 @@ from rljax.core.config_files import dump_config
 from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import RljaxError
 from rljax.core.places import WatchedFolder, as_path, lock_folder
+from rljax.run.files.folder import BEST_FILE
 from rljax.run.files.outputs import is_current, write_text
 from rljax.run.search.plan import (
-    BEST_FILE,
     MAX_RUNS,
     PICTURE,
     RESULTS_FILE,

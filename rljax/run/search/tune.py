@@ -22,7 +22,7 @@ from rljax.core.devices import warn_of_unseen_gpu
 from rljax.core.errors import ConfigError, did_you_mean, first_line, shown
 from rljax.core.places import WatchedFolder, as_path
 from rljax.run.episodes import check_one_run
-from rljax.run.files.folder import CONFIG_FILE, TRIALS_FILE, TUNE_FILE, check_num_seeds
+from rljax.run.files.folder import BEST_FILE, CONFIG_FILE, TRIALS_FILE, TUNE_FILE, check_num_seeds
 from rljax.run.files.outputs import is_current, make_folder, read_table, write_text
 from rljax.run.initial import IN_SEARCHES
 from rljax.run.search.population import Population, Printer, Programs, fill, train_batches
@@ -44,7 +44,7 @@ from rljax.run.search.study import (
 )
 from rljax.run.view.layout import format_number
 
-JOURNAL, BEST_FILE, PICTURE = "study.journal", "best.toml", "tune.png"
+JOURNAL, PICTURE = "study.journal", "tune.png"
 
 RUNGS = 10
 """Number of parts of a training; after each part the worse trials may be pruned."""

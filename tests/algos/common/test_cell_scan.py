@@ -21,6 +21,7 @@ from rljax.collect.rollout import reset_carry
 from rljax.collect.streams import of_seat, with_seat
 from rljax.nn.actor_critic import TrunkActorCritic
 from rljax.nn.modules.recurrent import BlockGRUCell, GRUCell, LSTMCell
+from tests.jaxprs import num_carried
 
 T, N, INPUTS, SEATS = 11, 5, 4, 3
 CELLS = {"gru": GRUCell(8), "lstm": LSTMCell(8), "block_gru": BlockGRUCell(8, 2)}
@@ -164,10 +165,7 @@ def loops_of(function: Callable[..., Any], arguments: Any) -> list[tuple[int, in
         for equation in jaxpr.eqns:
             inside = sum(visit(sub) for sub in jaxprs_in_params(equation.params))
             if equation.primitive.name == "scan":
-                after = equation.params["jaxpr"].out_avals
-                # What the loop stacks has an axis more than what a step returns.
-                stacked = sum(out.aval.shape != one.shape for out, one in zip(equation.outvars, after, strict=True))
-                counts.append((inside, stacked))
+                counts.append((inside, len(equation.outvars) - num_carried(equation)))
             count += inside + (equation.primitive.name == "dot_general")
         return count
 

@@ -24,6 +24,7 @@ from rljax.nn.modules.classes import unimix_logits
 from rljax.nn.modules.layers import by_block
 from rljax.nn.outputs.actions import BoundedNormal, dreamer_head
 from rljax.nn.outputs.distributions import draw_index
+from tests.jaxprs import num_carried
 from tests.nn.latent import plain_dreamer
 
 LENGTH, BATCH, ACTIONS, TOKENS = 5, 3, 2, 6
@@ -261,9 +262,7 @@ def carried(rssm: RSSM, params: Any, x: dict[str, Any]) -> list[int]:
     def visit(jaxpr: Any) -> None:
         for equation in jaxpr.eqns:
             if equation.primitive.name == "scan":
-                after = equation.params["jaxpr"].out_avals
-                # What a step hands on has its own shape outside the loop, too; what the loop stacks has an axis more.
-                counts.append(sum(out.aval.shape == one.shape for out, one in zip(equation.outvars, after, strict=True)))
+                counts.append(num_carried(equation))
             for sub in jaxprs_in_params(equation.params):
                 visit(sub)
 
