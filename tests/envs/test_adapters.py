@@ -444,7 +444,8 @@ def test_what_a_suite_says_as_it_is_imported_is_no_result(
 
     monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
     assert suite_ids("jaxmarl") == ["jaxmarl:a"]
-    assert capsys.readouterr() == ("", "importing\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "importing\n")
 
 
 def test_threads_that_import_suites_leave_standard_output_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
