@@ -18,7 +18,7 @@ BUSY = 0.1
 """Share of a core from which on another process counts as busy."""
 
 LOADED = 0.5
-"""Load average before a benchmark from which on the machine counts as busy."""
+"""Load average before a benchmark from which on the machine counts as busy, where nothing else tells of other programs."""
 
 UNCERTAIN = 0.05
 """Share of the machine's processor time by which the kernel's count of it may differ from the sum over its processes."""
@@ -45,7 +45,8 @@ def noted_load() -> Iterator[dict[str, Any]]:
     """
     before, used, own_used, started = read_processes(), read_used(), _own_seconds(), time.perf_counter()
     noted: dict[str, Any] = {} if (load := _load_average()) is None else {"start": load}
-    loaded = noted.get("start", 0.0) >= LOADED
+    # A load average is of the last minute, so it also tells of programs that have ended, such as the benchmark before.
+    loaded = not before and noted.get("start", 0.0) >= LOADED
     if loaded:
         print(f"warning: load average {noted['start']:.2f} before the benchmark begins", file=sys.stderr)
     yield noted

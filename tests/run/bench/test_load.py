@@ -94,6 +94,21 @@ def test_a_system_without_load_averages_is_measured_without(
     assert load_averages() == ()
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_load_of_programs_that_have_ended_is_no_warning(
+    busy: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = iter([{20: Process("compile", 1, 0.0)}, {20: Process("compile", 1, 1e9 if busy else 0.0)}])
+    monkeypatch.setattr(bench_load.os, "getloadavg", lambda: (2.0, 0.0, 0.0))
+    monkeypatch.setattr(bench_load, "read_processes", lambda: next(seen))
+    monkeypatch.setattr(bench_load, "read_used", lambda: 0.0)
+    with bench_load.noted_load():
+        pass
+    said, warned = capsys.readouterr()
+    assert "load average 2.00 at the start" in said
+    assert ("warning" in said, "warning" in warned) == (busy, False)
+
+
 @pytest.mark.parametrize(("start", "others"), [(0.1, False), (1.5, False), (0.1, True)])
 def test_the_load_is_printed_and_recorded_with_a_warning_if_the_machine_was_busy(
     start: float, others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
