@@ -57,20 +57,20 @@ def ids() -> list[str]:
 
 
 def factory(name: str) -> Callable[..., Any]:
-    """Return the function that builds an environment. Arguments: `observation`, one of `OBSERVATIONS`, and `max_steps`; 0 is the
-    number of `navix.make`.
+    """Return the function that builds an environment. Arguments: `observation`, one of `OBSERVATIONS`, and `max_steps`, whose
+    default is that of `navix.make`; 0 means the default, too.
     """
     check_name("navix", name, ids())
+    default = navix.make(name).max_steps
 
-    def build(observation: str = "symbolic", max_steps: int = 0) -> NavixEnv:
+    def build(observation: str = "symbolic", max_steps: int = default) -> NavixEnv:
         if observation not in OBSERVATIONS:
             raise ConfigError(f"env = 'navix:{name}': observation = '{observation}': {did_you_mean(observation, OBSERVATIONS)}")
         if max_steps < 0:
             raise ConfigError(
                 f"env = 'navix:{name}': max_steps = {max_steps}: expected a whole number >= 0; 0: the limit of navix.make"
             )
-        limit = {"max_steps": max_steps} if max_steps else {}
-        made = navix.make(name, observation_fn=getattr(navix.observations, observation), **limit)
+        made = navix.make(name, observation_fn=getattr(navix.observations, observation), max_steps=max_steps or default)
         return NavixEnv(made, f"navix:{name}")
 
     return build

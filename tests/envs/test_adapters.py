@@ -22,6 +22,7 @@ from rljax.core.contract import check_contract
 from rljax.core.environments.environment import action_mask_of
 from rljax.core.environments.spaces import as_space, legal_action
 from rljax.envs import resolve_env
+from rljax.envs.about import constructor_arguments
 from rljax.envs.adapters import SUITES, plain_arguments, raw_key, suite_ids
 
 STEPS = 100
@@ -194,6 +195,8 @@ def test_environments_of_navix_have_the_time_limit_that_navix_gives_them() -> No
     need("navix")
     made = importlib.import_module("navix").make("Navix-Empty-8x8-v0")
     assert rljax.make_env("navix:Navix-Empty-8x8-v0")[0].env.max_steps == made.max_steps
+    assert rljax.make_env("navix:Navix-Empty-8x8-v0", max_steps=0)[0].env.max_steps == made.max_steps
+    assert constructor_arguments("navix:Navix-Empty-8x8-v0")["max_steps"] == made.max_steps  # which `rljax list` shows
     assert rljax.make_env("navix:Navix-Empty-8x8-v0", max_steps=7)[0].env.max_steps == 7
 
 
