@@ -33,6 +33,9 @@ from rljax.run.view.lines import format_value
 FIXED = ("run_dir", "seeds", "search", "samples", "episodes", "part")
 """Options that are those of the beginning when a sweep goes on."""
 
+WHY_ALONE = {"resume": "continues with the original settings", "merge": "joins the parts in one folder, as they were trained"}
+"""Why options take no configuration and no fields beside them."""
+
 TABLE_ROWS = 20
 """Number of cells of a sweep to print, best first."""
 
@@ -45,7 +48,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
         _merge(options, axes)
         return
     if options.resume is not None:
-        _check_resumed("resume", options, axes, FIXED)
+        _check_alone("resume", options, axes, FIXED)
         folder = Path(options.resume)
         plan, episodes = plans.read_sweep(folder)
         say(f"resuming the sweep in {folder}")
@@ -73,7 +76,7 @@ def sweep(options: Sweep, axes: dict[str, Any]) -> None:
 
 
 def _merge(options: Sweep, axes: dict[str, Any]) -> None:
-    _check_resumed("merge", options, axes, (*FIXED, "resume", "batch_size"))
+    _check_alone("merge", options, axes, (*FIXED, "resume", "batch_size"))
     folder = Path(str(options.merge))
     result = merge_sweep(folder, progress=say)
     if (folder / BEST_FILE).exists():
@@ -99,7 +102,7 @@ def tune(options: Tune, axes: dict[str, Any]) -> None:
     how: dict[str, Any] = {"trials": options.trials, "batch_size": options.batch_size, "progress": say}
     flags = _flags(options, "trials", "batch_size", "storage")
     if options.resume is not None:
-        _check_resumed("resume", options, axes, ("run_dir", *same))
+        _check_alone("resume", options, axes, ("run_dir", *same))
         folder = Path(options.resume)
         tuning.read_tune(folder)
         say(f"resuming the study in {folder}")
@@ -146,13 +149,13 @@ def _source(name: str | None, axes: dict[str, Any], command: str) -> str:
     return name
 
 
-def _check_resumed(option: str, options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Refuse options and fields that would change a sweep or study."""
+def _check_alone(option: str, options: Sweep | Tune, axes: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Refuse a configuration, fields and options of these names beside an option that takes a sweep or study as it is."""
     defaults = type(options)()
     given = [name for name in ("config", *names) if getattr(options, name) != getattr(defaults, name)]
     if given or axes:
         wrong = ", ".join([*given, *axes])
-        raise ConfigError(f"--{option} continues with the original settings: give no configuration and no fields (here: {wrong})")
+        raise ConfigError(f"--{option} {WHY_ALONE[option]}: give no configuration and no fields (here: {wrong})")
 
 
 @contextlib.contextmanager

@@ -266,7 +266,9 @@ def test_parts_that_are_not_there_are_refused(
         assert_refused([*given, part], f"part = {part}: expected K/N with 1 <= K <= N <= 4, the number of runs", capsys)
     assert_refused(["sweep", "tiny.toml", "--part", "1/2"], "--part: needs --run-dir, the folder of the whole sweep", capsys)
     assert_refused(["sweep", "--merge", "a"], "a: no parts of a sweep there", capsys)
-    assert_refused(["sweep", "tiny.toml", "--merge", "a"], "give no configuration and no fields (here: config)", capsys)
+    alone = "--merge joins the parts in one folder, as they were trained: give no configuration and no fields"
+    assert_refused(["sweep", "tiny.toml", "--merge", "a"], f"{alone} (here: config)", capsys)
+    assert_refused(["sweep", "--merge", "a", "b", "--gamma", "0.9"], f"{alone} (here: config, gamma)", capsys)
     assert not Path("a").exists()
 
 
