@@ -29,7 +29,7 @@ def load_pgx(game_id: str) -> Any:
     """
     known = pgx_ids(f"env = 'pgx:{game_id}'")
     if game_id not in known:
-        raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known, prefix='pgx:')}")
+        raise ConfigError(f"env = 'pgx:{game_id}': {did_you_mean(game_id, known, 'rljax list pgx', 'pgx:')}")
     import pgx
 
     return pgx.make(game_id)

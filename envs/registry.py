@@ -306,13 +306,15 @@ def _gymnax_factory(env_id: str) -> EnvFactory:
 
     gymnax_id = env_id.removeprefix(GYMNAX_PREFIX)
     if gymnax_id not in gymnax.registered_envs:
-        forced = [GYMNAX_PREFIX + known for known in gymnax.registered_envs]
-        known = forced if env_id.startswith(GYMNAX_PREFIX) else {*_factories, *_games, *gymnax.registered_envs}
-        own = "" if env_id.startswith(GYMNAX_PREFIX) else '; your own is found by env = "module:Class"'
-        if own and name and suite.isidentifier():
+        if env_id.startswith(GYMNAX_PREFIX):
+            meant = did_you_mean(gymnax_id, gymnax.registered_envs, "rljax list gymnax", GYMNAX_PREFIX)
+            raise ConfigError(f"unknown environment '{env_id}': {meant}")
+        own = '; your own is found by env = "module:Class"'
+        if name and suite.isidentifier():
             suites = (*adapters.SUITES, *(prefix.rstrip(":") for prefix in (GYMNAX_PREFIX, PGX_PREFIX, RACE_PREFIX)))
             raise ConfigError(f"unknown environment '{env_id}': there is no suite '{suite}', {did_you_mean(suite, suites)}{own}")
-        raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known)}{own}")
+        known = {*_factories, *_games, *gymnax.registered_envs}
+        raise ConfigError(f"unknown environment '{env_id}': {did_you_mean(env_id, known, 'rljax list')}{own}")
     return functools.partial(_make_gymnax, gymnax_id)
 
 

@@ -79,7 +79,8 @@ def _spec(name: str) -> Any:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, ids(), prefix='gymnasium:')}") from error
+        listed_by = None if colon else "rljax list gymnasium"  # which imports no package of a user
+        raise ConfigError(f"env = 'gymnasium:{name}': {did_you_mean(env_id, ids(), listed_by, 'gymnasium:')}") from error
 
 
 def _make(name: str, workers: int = 0, timeout: float = TIMEOUT, **arguments: Any) -> SimulatedEnv:

@@ -67,7 +67,10 @@ def test_unknown_id_names_the_closest() -> None:
     )
     assert "did you mean 'Breakout-MinAtar'?" in message_of(make_env, "breakout-minatari")
     assert message_of(make_env, "gymnax:Breakout").endswith("did you mean 'gymnax:Breakout-MinAtar'?")
-    assert "GridWorld-v0" in message_of(make_env, "zzzz")
+    assert message_of(make_env, "zzzz") == (
+        "unknown environment 'zzzz': rljax list lists what there is; your own is found by env = \"module:Class\""
+    )
+    assert message_of(make_env, "gymnax:Frogger").endswith("'gymnax:Frogger': rljax list gymnax lists what there is")
     # GridWorld is ours, so gymnax: does not find it.
     assert message_of(make_env, "gymnax:GridWorld-v0").startswith("unknown environment 'gymnax:GridWorld-v0'")
     assert message_of(make_env, "xminigrid:MiniGrid-FourRooms") == (

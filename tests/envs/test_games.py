@@ -358,6 +358,8 @@ def test_games_are_made_by_id_and_drawn() -> None:
     assert make_env("pgx:tic_tac_toe")[0].name == "pgx:tic_tac_toe"
     with pytest.raises(rljax.ConfigError, match="did you mean 'pgx:connect_four'"):
         make_env("pgx:connect_for")
+    with pytest.raises(rljax.ConfigError, match=r"^env = 'pgx:zzzz': rljax list pgx lists what there is$"):
+        make_env("pgx:zzzz")
     with pytest.raises(rljax.ConfigError, match="payoff of shape"):
         MatrixGame([1.0, 2.0])
 

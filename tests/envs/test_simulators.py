@@ -231,6 +231,8 @@ def test_at_most_so_many_groups_run() -> None:
         ({"end_on_nan": True}, "end_on_nan = True: .* cannot go back"),
         ({"randomize": {"gravity": [1.0, 2.0]}}, "has no parameter 'gravity'"),
         ({"env": "gymnasium:CartPoel-v1"}, r"env = 'gymnasium:CartPoel-v1': did you mean 'gymnasium:CartPole-v1'\?"),
+        ({"env": "gymnasium:zzzz"}, "env = 'gymnasium:zzzz': rljax list gymnasium lists what there is$"),
+        ({"env": "gymnasium:odd_simulators:zzzz"}, "expected one of: .*gymnasium:Acrobot-v1, "),
         ({"env": "gymnasium:no_such_package:Env-v0"}, "no_such_package is not installed: is it in the current folder"),
         ({"env": "gymnasium:broken_simulators:Env-v0"}, "broken_simulators cannot be imported: ValueError: it is broken"),
         ({"env": "gymnasium::CartPole-v1"}, "env = 'gymnasium::CartPole-v1': "),
