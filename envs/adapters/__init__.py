@@ -7,11 +7,7 @@ the suite has made.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import inspect
-import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -22,6 +18,7 @@ from flax import struct
 
 from rljax.core.environments.environment import Environment
 from rljax.core.errors import ConfigError, did_you_mean, first_line, how_to_install
+from rljax.core.imports import import_quietly
 
 PLAIN = (bool, int, float, str)
 """Types of the arguments that a configuration can give."""
@@ -47,7 +44,6 @@ SUITES = {
     "gymnasium": Suite("gymnasium", "whatever is registered there, simulated outside JAX"),
 }
 """Suites by the prefix of their ids."""
-_IMPORTING = threading.RLock()
 
 
 @struct.dataclass
@@ -87,13 +83,8 @@ def suite_module(suite: str, what: str) -> ModuleType:
     Raises:
         ConfigError: the library is not installed; `what` says what needs it.
     """
-    name = f"{__name__}.{suite}"
     try:
-        with _IMPORTING:  # threads that redirect at once would restore each other's
-            if name in sys.modules:
-                return importlib.import_module(name)
-            with contextlib.redirect_stdout(sys.stderr):  # some libraries say things as they are imported
-                return importlib.import_module(name)
+        return import_quietly(f"{__name__}.{suite}")
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed"
         raise ConfigError(f"{what}: {missing}: {how_to_install(suite)}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from rljax.core.devices import usable_cores
 from rljax.core.environments.spaces import head_sizes
 from rljax.core.errors import ConfigError, did_you_mean, first_line
+from rljax.core.imports import import_quietly
 from rljax.envs.adapters import plain_arguments, plain_values, with_arguments
 from rljax.envs.simulators.environment import DrawnEnv, SimulatedEnv
 from rljax.envs.simulators.processes import Plan
@@ -48,7 +48,7 @@ def factory(name: str) -> Callable[..., Any]:
         )
     try:
         module, _, attribute = entry.partition(":") if isinstance(entry, str) else ("", "", "")
-        arguments = plain_arguments(getattr(importlib.import_module(module), attribute) if module else entry)
+        arguments = plain_arguments(getattr(import_quietly(module), attribute) if module else entry)
     except Exception as error:
         raise ConfigError(f"env = 'gymnasium:{name}': {first_line(error)}") from error
     arguments.pop("render_mode", None)  # for those who look at it
@@ -68,9 +68,9 @@ def _spec(name: str) -> Any:
     package, colon, env_id = name.rpartition(":")
     try:
         if colon:
-            importlib.import_module(package)
+            import_quietly(package)
         elif name.startswith("ALE/"):
-            gymnasium.register_envs(importlib.import_module("ale_py"))
+            gymnasium.register_envs(import_quietly("ale_py"))
     except ModuleNotFoundError as error:
         hint = "" if error.name == "ale_py" else ": is it in the current folder, or on PYTHONPATH?"
         raise ConfigError(f"env = 'gymnasium:{name}': {error.name} is not installed{hint}") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from rljax.core.errors import ConfigError, did_you_mean, first_line
+from rljax.core.imports import import_quietly
 
 ADDRESSES = ("zoo:", "hub:")
 """Prefixes of the addresses of packed agents. `zoo:NAME` has the form of "module:Class", but names no class."""
@@ -35,7 +35,7 @@ def import_own(field: str, path: str, is_one: Callable[[Any], bool], kind: str, 
     """
     given, (module_name, _, names) = f"{field} = '{path}'", path.partition(":")
     try:
-        module = importlib.import_module(module_name)
+        module = import_quietly(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{given}: importing {module_name} raised {first_line(error)}") from error

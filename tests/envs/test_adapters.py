@@ -9,6 +9,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from rljax.core.environments.spaces import as_space, legal_action
 from rljax.envs import resolve_env
 from rljax.envs.about import constructor_arguments
 from rljax.envs.adapters import SUITES, plain_arguments, raw_key, suite_ids
+from rljax.envs.registry import factory_of
 
 STEPS = 100
 Shown = dict[str, Any]
@@ -445,8 +447,21 @@ def test_what_a_suite_says_as_it_is_imported_is_no_result(
         print("importing")
         return types.SimpleNamespace(ids=lambda: ["a"])
 
-    monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
+    monkeypatch.setattr("importlib.import_module", import_module)
     assert suite_ids("jaxmarl") == ["jaxmarl:a"]
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "importing\n")
+
+
+@pytest.mark.parametrize("env_id", ["gymnasium:{}:CartPole-v1", "{}:CartPole"])
+def test_what_a_users_own_module_says_as_it_is_imported_is_no_result(
+    env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need("gymnasium")
+    name = f"talks_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("from rljax.envs.cartpole import CartPole\nprint('importing')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    factory_of(env_id.format(name))
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "importing\n")
 
@@ -464,7 +479,7 @@ def test_threads_that_import_suites_leave_standard_output_where_it_is(monkeypatc
         return types.SimpleNamespace(ids=list)
 
     before = sys.stdout
-    monkeypatch.setattr("rljax.envs.adapters.importlib.import_module", import_module)
+    monkeypatch.setattr("importlib.import_module", import_module)
     for suite in ("jaxmarl", "navix"):
         monkeypatch.delitem(sys.modules, f"rljax.envs.adapters.{suite}", raising=False)
     first, second = (threading.Thread(target=suite_ids, args=(suite,)) for suite in ("jaxmarl", "navix"))
