@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ from rljax.envs.microrts.observation import (
 )
 from rljax.envs.microrts.rules import engine
 from rljax.envs.microrts.rules.layout import games_last, over_cells
+from rljax.envs.microrts.rules.maps import MAPS
 from rljax.envs.microrts.rules.state import Orders, RTSState
 from rljax.envs.microrts.rules.units import (
     ATTACK,
@@ -141,6 +143,7 @@ class MicroRTS(Game):
         if wait_cycles > MAX_WAIT:
             raise ConfigError(f"MicroRTS-v0: wait_cycles = {wait_cycles}, expected at most {MAX_WAIT}")
         self.map = find_map(map_name)
+        self.files_digest = "" if map_name in MAPS else hashlib.sha256(repr(self.map).encode()).hexdigest()
         self.walls = self.map.wall_cells()
         self.map_name, self.actions, self.observation, self.fog = map_name, actions, observation, fog
         self.hides_state = fog

@@ -30,6 +30,7 @@ from rljax.run.files.folder import (
     check_run,
     check_seeds,
     checkpoint_state,
+    env_files_of,
     initial_keys,
     initial_state,
     last_iteration,
@@ -95,6 +96,7 @@ def start_new(agent: Agent, key: jax.Array | None, seeds: int | None, init_from:
         key_impl=str(jax.random.key_impl(keys)),
         own=own_in(agent),
         data=data_of(agent),
+        env_files=env_files_of(config),
         init_from="" if init_from is None else absolute(init_from),
     )
     return Start(agent, state, info, iteration=0, pending=None, meta={})
@@ -158,6 +160,11 @@ def start_resumed(folder: Path, given: Agent | None, total_timesteps: int | None
     if info.data and info.data != data_of(agent):
         what = "its teachers have" if hasattr(config, "teachers") else "its dataset has"
         raise ConfigError(f"run {folder}: {what} changed since the run began: give it the old one, or fork the run")
+    if info.env_files and info.env_files != env_files_of(config):
+        raise ConfigError(
+            f"run {folder}: the files of {env_name(config)} (a map, say) have changed since the run began: give it the old ones, "
+            "or fork the run"
+        )
     state = checkpoint_state(agent, info, saved, folder)
     start = Start(
         agent=agent,
@@ -230,7 +237,12 @@ def start_forked(path: str | os.PathLike[str], agent: Agent, seeds: int | None) 
         agent=agent,
         state=state,
         info=info._replace(
-            first_step=step, step_offset=step_offset, forked_from=forked_from, own=own_in(agent), data=data_of(agent)
+            first_step=step,
+            step_offset=step_offset,
+            forked_from=forked_from,
+            own=own_in(agent),
+            data=data_of(agent),
+            env_files=env_files_of(config),
         ),
         iteration=iteration,
         pending=None,

@@ -22,11 +22,13 @@ import pytest
 
 import rljax
 from rljax.core.config import ALGORITHMS
+from rljax.envs.cartpole import CartPole
 from rljax.run import driver as driver_module
 from rljax.run.files import checkpoint as checkpoint_module
 from rljax.run.files import records as records_module
 from rljax.run.files.checkpoint import checkpoint_steps, named_arrays
 from rljax.run.progress import Silent
+from rljax.run.start import start_forked, start_resumed
 from tests.run.tiny_runs import (
     CONFIG,
     LEAGUES,
@@ -417,6 +419,20 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(rljax.ConfigError, match="no run there"):
         rljax.fit(resume=tmp_path / "empty")
     assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_run_is_not_resumed_with_other_files_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = rljax.make_agent(CONFIG)
+    state = agent.init(jax.random.key(0))
+    monkeypatch.setattr(CartPole, "files_digest", "0" * 64)
+    folder = rljax.save(tmp_path / "run", agent, state)
+    assert start_resumed(folder, None, None, None).info.env_files == "0" * 64
+    monkeypatch.setattr(CartPole, "files_digest", "1" * 64)
+    with pytest.raises(rljax.ConfigError, match=r"the files of CartPole-v1 \(a map, say\) have changed since the run began"):
+        rljax.fit(resume=folder)
+    assert start_forked(folder, agent, None).info.env_files == "1" * 64
+    edit_sealed(folder / "run.json", env_files=None)  # as if an earlier version had written it
+    assert start_resumed(folder, None, None, None).info.env_files == ""
 
 
 @pytest.mark.slow

@@ -70,11 +70,14 @@ class Environment:
         reward_threshold: mean return at which the task counts as solved (Gymnasium's if it has one), or None.
         best_is_random: whether the best policy is random, so that policies are evaluated by sampled actions.
         outside_jax: whether a simulator outside JAX takes the steps, so that states cannot be copied, saved or gone back to.
+        files_digest: SHA-256 of what was read from files that may change (a map, say), as 64 hexadecimal digits; "" without such
+            files. A run folder notes it, so that nobody resumes the run with other files.
     """
 
     reward_threshold: float | None = None
     best_is_random: bool = False
     outside_jax: bool = False
+    files_digest: str = ""
 
     @property
     def name(self) -> str:

@@ -23,11 +23,14 @@ from rljax.collect.demos.schema import DATASET_FILE
 from rljax.core.agent import Agent, make_agent
 from rljax.core.config import Config
 from rljax.core.config_files import dump_config, load_config
+from rljax.core.contract import innermost
+from rljax.core.environments.environment import attribute
 from rljax.core.errors import ConfigError, RljaxWarning, shown
 from rljax.core.own import ADDRESSES
 from rljax.core.places import atomic_folder, refuse_working_directory
 from rljax.core.plain import class_name, is_object, to_plain
 from rljax.core.state import Role, roles_of
+from rljax.envs import resolve_env
 from rljax.run.files.cards import CARD_FILE, check_card
 from rljax.run.files.checkpoint import (
     CHECKPOINTS,
@@ -83,6 +86,7 @@ class RunInfo(NamedTuple):
         forked_from: `{"checkpoint": path, "step": n}`, or None.
         own: names of the user's own parts in the agent (see `own_in`).
         data: digest of the dataset that the run learns from; "" without one.
+        env_files: digest of the files that the environment was read from (see `Environment.files_digest`); "" without any.
         init_from: path of the run or checkpoint with whose policy the run began; "" without one.
         left_out: fields of the state that the checkpoint of a packed agent does not have; empty for a run.
     """
@@ -94,8 +98,15 @@ class RunInfo(NamedTuple):
     forked_from: dict[str, Any] | None = None
     own: str = ""
     data: str = ""
+    env_files: str = ""
     init_from: str = ""
     left_out: tuple[str, ...] = ()
+
+
+def env_files_of(config: Config) -> str:
+    """Return the digest of the files that the environment of a configuration is read from, "" without any."""
+    digest: str = attribute(innermost(resolve_env(config.env, config.env_params)[0]), "files_digest", "")
+    return digest
 
 
 def last_iteration(config: Config, info: RunInfo) -> int:
@@ -276,7 +287,9 @@ def read_info(folder: Path) -> RunInfo:
         raise ConfigError(
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
-    table |= {name: table[name] or "" for name in ("own", "data", "init_from")}  # runs of earlier versions do not have them
+    table |= {
+        name: table[name] or "" for name in ("own", "data", "env_files", "init_from")
+    }  # runs of earlier versions do not have them
     table["left_out"] = tuple(table["left_out"] or ())
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 

@@ -17,7 +17,7 @@ from rljax.core.config_files import config_table
 from rljax.core.environments.environment import same_structure
 from rljax.core.errors import ConfigError, shown
 from rljax.core.places import as_path
-from rljax.run.files.folder import RunInfo, create_run_dir, example_state, load_run, read_info, split_path
+from rljax.run.files.folder import RunInfo, create_run_dir, env_files_of, example_state, load_run, read_info, split_path
 from rljax.run.files.records import Records, record_of, window_length
 from rljax.run.files.scores import Scores
 
@@ -71,7 +71,14 @@ def save(
 
         window, empty = window_length(len(rows), *rows.shape[1:]), np.zeros((0, *rows.shape[1:]), np.float32)
         Records(names, window, done - len(rows), done, empty, emit).add(rows)
-    info = RunInfo(seeds=seeds, key_impl=key_impl, first_step=step, own=own_in(agent), data=_digest(agent))
+    info = RunInfo(
+        seeds=seeds,
+        key_impl=key_impl,
+        first_step=step,
+        own=own_in(agent),
+        data=_digest(agent),
+        env_files=env_files_of(config),
+    )
     create_run_dir(folder, config, info, state, scores.meta(done), records)
     return folder
 

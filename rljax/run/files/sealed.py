@@ -109,6 +109,7 @@ INFO_FIELDS = {
     "step_offset": Field("a whole number", lambda x: whole(-MAX_WHOLE).test(x)),
     "own": Field("a string", lambda x: isinstance(x, str)).optional,
     "data": matching(r"[0-9a-f]{64}|", "a SHA-256").optional,
+    "env_files": matching(r"[0-9a-f]{64}|", "a SHA-256").optional,
     "init_from": Field("a path", lambda x: isinstance(x, str)).optional,
     "forked_from": Field("a table of a checkpoint's path and its step", _is_fork).optional,
     "left_out": list_of(lambda x: isinstance(x, str), "names of fields").optional,

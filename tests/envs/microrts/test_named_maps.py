@@ -9,11 +9,13 @@ import jax
 import numpy as np
 import pytest
 
+import rljax
 from rljax.core.errors import ConfigError
 from rljax.envs import make_env
 from rljax.envs.microrts.java.install import map_files, microrts_folder
 from rljax.envs.microrts.named_maps import find_map
 from rljax.envs.microrts.rules.maps import MAPS
+from rljax.run.files.folder import env_files_of
 from rljax.run.microrts.parity import differences, joint_conflicts, record
 from tests.envs.microrts.rules.test_map_files import MAP
 from tests.envs.play import QUICK
@@ -49,6 +51,17 @@ def test_an_unknown_name_is_refused_in_one_line(tmp_path: Path, monkeypatch: pyt
     put_beside_the_engine(tmp_path, monkeypatch, "wallInTheMiddle")
     with pytest.raises(ConfigError, match="did you mean 'wallInTheMiddle'"):
         find_map("wallInTheMidle")
+
+
+def test_a_run_notices_another_map_of_the_same_name(tmp_path: Path) -> None:
+    def digest(text: str, env_id: str = "MicroRTS-v0") -> str:
+        (tmp_path / "own.xml").write_text(text)
+        return env_files_of(rljax.PPOConfig(env=env_id, env_params={"map_name": str(tmp_path / "own.xml")}))
+
+    assert digest(MAP) == digest(MAP.replace("\n", " ")) == digest(MAP, "MicroRTSBots-v0")
+    assert len({digest(MAP), digest(MAP.replace("0110", "0100")), digest(MAP.replace('resources="7"', 'resources="8"'))}) == 3
+    assert len(digest(MAP)) == 64
+    assert env_files_of(rljax.PPOConfig(env="MicroRTS-v0")) == ""
 
 
 @pytest.mark.slow
