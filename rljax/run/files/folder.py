@@ -287,9 +287,8 @@ def read_info(folder: Path) -> RunInfo:
         raise ConfigError(
             f"{file} has format {error.format} (rljax {error.version}): this version of rljax reads format 1"
         ) from None
-    table |= {
-        name: table[name] or "" for name in ("own", "data", "env_files", "init_from")
-    }  # runs of earlier versions do not have them
+    # Runs of earlier versions do not have all of these.
+    table |= {name: table[name] or "" for name in ("own", "data", "env_files", "init_from")}
     table["left_out"] = tuple(table["left_out"] or ())
     return RunInfo(**{name: table[name] for name in RunInfo._fields})
 
