@@ -8,4 +8,4 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 extras = [requirement for name in sys.argv[1:] for requirement in project["optional-dependencies"][name]]
-print("\n".join(requirement.replace(">=", "==") for requirement in [*project["dependencies"], *extras]))
+print("\n".join(requirement.partition(",")[0].replace(">=", "==") for requirement in [*project["dependencies"], *extras]))
