@@ -76,6 +76,16 @@ class GameStickyActions(StickyActions, _OwnSteps):
         return jax.vmap(lambda state: self._begun(state, params))(states), probabilities
 
 
+def taken_actions(state: Any, chosen: Any) -> Any:
+    """Return the actions of all players `[P, ...]` that the step to `state` took, of those who moved: those that were chosen,
+    but with `GameStickyActions` some are repeated. If the step took its actions several times, the last ones."""
+    while hasattr(state, "env_state"):
+        if isinstance(state, StickyState):
+            return state.action
+        state = state.env_state
+    return chosen
+
+
 class GameActionRepeat(ActionRepeat, _OwnSteps):
     """`ActionRepeat` for games in which several players move at a step: the actions of all are taken again, until the game ends
     or a player is to move who was not at first.

@@ -13,6 +13,7 @@ import numpy as np
 from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, Space, as_space, head_sizes
 from rljax.core.errors import ConfigError, is_whole
 from rljax.core.games.game import LEVEL, RESULT, Game, lead
+from rljax.core.games.game_step_wrappers import taken_actions
 from rljax.core.games.versus import Player, seat_player
 
 Ask = Callable[[str], str]
@@ -72,12 +73,16 @@ def play(
                 return None
             for leaf, part in zip(jax.tree.leaves(action), jax.tree.leaves(chosen), strict=True):
                 leaf[seat] = part
-        for other in np.flatnonzero(moves) if game.announces_actions else ():
-            if other != seat:
-                who = "the agent" if game.num_players == 2 else f"player {other}"
-                what = _describe(heads, jax.tree.map(lambda x: x[other], action))  # noqa: B023
-                say(f"{who} chooses {what}{' (at the same time)' if moves[seat] else ''}")
         obs, state, reward, terminated, info = step(step_key, state, jax.tree.map(jnp.asarray, action))
+        taken = jax.tree.map(np.asarray, taken_actions(state, action))
+        for player in np.flatnonzero(moves) if game.announces_actions else ():
+            chose, did = (_describe(heads, jax.tree.map(lambda x: x[player], a)) for a in (action, taken))  # noqa: B023
+            also = " (at the same time)" if moves[seat] else ""
+            if player != seat:
+                who = "the agent" if game.num_players == 2 else f"player {player}"
+                say(f"{who} {'chooses' if did == chose else 'repeats'} {did}{also}")
+            elif did != chose:
+                say(f"you repeat {did}")
         returns += np.asarray(reward)
         over = bool(terminated | game.is_truncated(state, params))
     _show(game, state, params, seat, say)

@@ -24,6 +24,7 @@ from rljax.collect.randomize import GameRandomizeParams, randomized
 from rljax.core.config_files import dump_config
 from rljax.core.environments.spaces import Box, Discrete
 from rljax.core.games.game import Game, RememberingScript
+from rljax.core.games.game_step_wrappers import GameStickyActions
 from rljax.core.games.game_wrappers import GameTimeLimit
 from rljax.core.games.versus import random_player
 from rljax.envs import TicTacToe, make_env
@@ -551,6 +552,38 @@ def test_quitting_and_the_end_of_input_leave_the_game() -> None:
         assert play(game, params, random_player, seat=0, key=jax.random.key(1), ask=replies(*typed), say=said.append) is None
         assert "your card: " in said[0]
         assert said[-1] == "you left the game"
+
+
+class Scored(Parade):
+    def text(self, state: Any, params: Any, player: int) -> str:
+        return "totals " + " ".join(f"{x:g}" for x in np.asarray(state.total))
+
+
+def test_a_person_is_told_what_is_done_where_actions_are_sticky() -> None:
+    """What each player is said to have done adds up to its total, though it chose other numbers."""
+    game = GameTimeLimit(GameStickyActions(Scored((0, 1), "box"), 0.5), 6)
+    typed, said = [f"{i % 4} {(i * 3 + 1) % 4}" for i in range(6)], list[str]()
+    ask = replies(*typed)
+
+    def asked(prompt: str) -> str:
+        said.append(f"typed {(line := ask(prompt))}")
+        return line
+
+    play(game, game.default_params, counting("box", 1), seat=0, key=jax.random.key(1), ask=asked, say=said.append)
+    steps = "\n".join(said[:-2]).split("totals ")[1:]  # without the last view and the result
+    done: list[list[str]] = []
+    for step in steps:
+        _, first, *others = step.strip().split("\n")
+        own = next((line.removeprefix("you repeat ") for line in others if line.startswith("you")), first.removeprefix("typed "))
+        agent = next(line for line in others if line.startswith("the agent")).removesuffix(" (at the same time)")
+        done.append([own, agent.removeprefix("the agent chooses ").removeprefix("the agent repeats ")])
+    worth = [[2 * int(a) + int(b) for a, b in (line.split() for line in lines)] for lines in done]
+    assert said[-2] == "totals " + " ".join(str(sum(of_player)) for of_player in zip(*worth, strict=True))
+    repeated = [i for i in range(6) if done[i][0] != typed[i]]
+    assert len(repeated) >= 2
+    assert all(done[i][0] == done[i - 1][0] for i in repeated)
+    assert any(line.startswith("the agent repeats ") for line in said)
+    assert any(line.startswith("the agent chooses ") for line in said)
 
 
 @pytest.mark.slow
