@@ -470,6 +470,15 @@ def _check_seen(subject: Subject, env: Any, params: Any, seen: Seen) -> None:
             )
         if seen.gap.max() > env.turn_gap:
             subject.refuse(f"turn_gap = {env.turn_gap}, but {seen.gap.max()} steps of others lay between two moves of a player")
+    if subject.is_game and env.all_move and (seen.movers < env.num_players).any():
+        subject.refuse(f"all_move = True, but to_move has only {seen.movers.min()} of {env.num_players} players {steps}")
+    if subject.is_game and env.zero_sum and env.num_teams == 2:
+        first = [env.teams.index(team) for team in range(2)]
+        both = np.asarray(side_rewards(env, jnp.asarray(seen.reward)))[..., first].reshape(-1, 2)
+        beyond = np.abs(both.sum(axis=-1)) - 1e-3 * np.abs(both).sum(axis=-1)
+        worst = both[np.argmax(beyond)]
+        if beyond.max() > LEVEL:
+            subject.refuse(f"zero_sum = True, but a step of random play paid {worst[0]:g} and {worst[1]:g} to the two sides")
     space = as_space(env.observation_space(params))
     parts = list(_arrays("observation", jax.eval_shape(env.reset_env, jax.random.key(0), params)[0], space))
     for when, all_parts in (("at a reset", seen.outside_first), (steps, seen.outside)):
