@@ -85,19 +85,25 @@ def build_policy(
     # Of heads that depend on each other, the first one points, and the others see at what.
     points = not independent and isinstance(network, Mapping) and network.get("pointer") is True
     head = action_head(space, log_std) if independent else pointed_head(space) if points else composite_head(space)
-    obs, state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
-    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
-    if mask is not None and mask.ndim > 1 and independent:
-        raise ConfigError(
-            f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
-            "; expected 'autoregressive'"
-        )
+    obs, _ = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))
+    check_heads(action_heads, env, env_params)
     if points and isinstance(obs, Mapping) and "entities" in obs:
         _check_points(head_sizes(space) or (), obs["entities"].shape[0])
     module = make_network(network, head.num_outputs, num_values, head.policy_gain, points, product_dtype(dtype), num_cells(obs))
     policy = Policy(module, tuple(x.ndim for x in jax.tree.leaves(obs)), head.num_log_std, head.module)
     _check_policy(policy, head, obs, num_values)
     return policy, head
+
+
+def check_heads(action_heads: str, env: Any, env_params: Any) -> None:
+    """Refuse independent heads where what is legal depends on the actions of earlier heads."""
+    state = jax.eval_shape(lambda: env.reset_env(jax.random.key(0), env_params))[1]
+    mask = jax.eval_shape(lambda s: action_mask_of(env, s, env_params), state)
+    if mask is not None and mask.ndim > 1 and action_heads == "independent":
+        raise ConfigError(
+            f"action_heads = 'independent': what is legal in {env.name} depends on the actions of earlier heads"
+            "; expected 'autoregressive'"
+        )
 
 
 def _check_points(sizes: tuple[int, ...], entities: int) -> None:

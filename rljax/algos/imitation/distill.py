@@ -29,7 +29,7 @@ from rljax.algos.common.config import ActionConfig, learns_values
 from rljax.algos.common.game_policy import value_in_game
 from rljax.algos.common.losses import choices_loss, huber_value_loss
 from rljax.algos.common.optimizer import adam
-from rljax.algos.common.policy import policy_act, policy_rollout, policy_unroll, unroll
+from rljax.algos.common.policy import check_heads, policy_act, policy_rollout, policy_unroll, unroll
 from rljax.algos.common.state import normalize_obs
 from rljax.algos.common.teacher import Teacher, policy_kl, policy_view
 from rljax.algos.common.value_heads import HeadConfig, num_values, value_of_rewards
@@ -56,9 +56,10 @@ from rljax.collect.rollout import EpisodeSums, Steps, episode_means, episode_sum
 from rljax.collect.streams import episode_starts
 from rljax.core.agent import Agent, Metrics, read_run, register_agent
 from rljax.core.config import algorithm, env_name, leaf, static
-from rljax.core.environments.spaces import action_heads, as_space, head_sizes
+from rljax.core.contract import describe
+from rljax.core.environments.spaces import Dict, Discrete, action_heads, as_space, head_sizes
 from rljax.core.environments.wrappers import split_privileged
-from rljax.core.errors import ConfigError
+from rljax.core.errors import ConfigError, shortened
 from rljax.core.games.game_wrappers import without_added
 from rljax.core.keys import as_single_key
 from rljax.core.state import per_environment
@@ -264,11 +265,13 @@ def teacher_parts(student: ImitationParts, config: Any, name: str) -> ImitationP
             f"teachers: {name} has central_critic = true, expected false in {env_name(config)}, whose observations have a "
             "privileged part of their own"
         )
-    if _form(parts) != _form(student):
-        raise ConfigError(
-            f"teachers: {name} is trained in {env_name(config)}, whose observations or actions are not those of env = "
-            f"{env_name(student.config)!r}"
-        )
+    for what, theirs, ours in zip(("observations", "actions"), _form(parts), _form(student), strict=True):
+        if theirs != ours:
+            raise ConfigError(
+                f"teachers: {name} is trained in {env_name(config)}, whose observations or actions are not those of env = "
+                f"{env_name(student.config)!r}: its {what} are {shortened(theirs)}, expected {shortened(ours)}"
+            )
+    check_heads(student.config.action_heads, parts.env, parts.env_params)
     return parts
 
 
@@ -296,11 +299,16 @@ def _view_of(parts: ImitationParts) -> Callable[[Any], Any]:
     return functools.partial(without_added, parts.env.env, parts.env_params)
 
 
-def _form(parts: ImitationParts) -> Any:
-    """Return what the observations of a student, and actions, look like."""
-    obs = jax.eval_shape(_view_of(parts), example_obs(parts))
-    sizes = head_sizes(as_space(parts.env.action_space(parts.env_params)))
-    return jax.tree.structure(obs), [(x.shape, x.dtype) for x in jax.tree.leaves(obs)], sizes, parts.head.action
+def _form(parts: ImitationParts) -> tuple[str, str]:
+    """Return what the observations of a student look like, and actions, as text."""
+    obs = jax.tree.map(describe, jax.eval_shape(_view_of(parts), example_obs(parts)))
+    space = as_space(parts.env.action_space(parts.env_params))
+    sizes = head_sizes(space)
+    if sizes is None:
+        return str(obs), describe(parts.head.action)
+    if isinstance(space, Dict):
+        return str(obs), str(dict(zip(space.spaces, sizes, strict=True)))
+    return str(obs), f"Discrete({space.n})" if isinstance(space, Discrete) else f"MultiDiscrete({sizes})"
 
 
 def teachers_digest(teachers: tuple[TeacherOfShare, ...]) -> str:
@@ -357,9 +365,19 @@ def distill_collect(parts: DistillParts, state: DistillState) -> tuple[DistillSt
 
 
 def _joined_masks(shares: list[jax.Array | None]) -> list[jax.Array | None]:
-    """Where the environments of some teachers have masks, all actions of the others are legal."""
+    """Give the masks of all shares one form. Where the environments of some teachers have masks, all actions of the others are
+    legal; where some have masks for pairs of heads, what others allow does not depend on earlier heads."""
     masks = [mask for mask in shares if mask is not None]
-    return [jnp.ones_like(masks[0]) if mask is None else mask for mask in shares] if masks else shares
+    if not masks:
+        return shares
+    largest = max(masks, key=lambda mask: mask.ndim)
+
+    def joined(mask: jax.Array | None) -> jax.Array:
+        if mask is None:
+            return jnp.ones_like(largest)
+        return mask if mask.ndim == largest.ndim else jnp.broadcast_to(mask[..., None, :], largest.shape)
+
+    return [joined(mask) for mask in shares]
 
 
 def _joined_sums(shares: list[EpisodeSums]) -> EpisodeSums:

@@ -24,6 +24,7 @@ from rljax.algos.imitation.distill import (
     distill_init,
     distill_loss,
     distill_parts,
+    distill_update,
     teacher_parts,
 )
 from rljax.algos.imitation.parts import imitation_parts, initial_params
@@ -32,7 +33,7 @@ from rljax.collect.games.matches import play_match, policy_player
 from rljax.collect.normalizers import normalize
 from rljax.collect.rollout import episode_means, reset_carry
 from rljax.core.environments.environment import Environment, EnvState
-from rljax.core.environments.spaces import Box, Dict, Discrete, as_space, legal_action
+from rljax.core.environments.spaces import Box, Dict, Discrete, MultiDiscrete, as_space, legal_action
 from rljax.core.environments.wrappers import EpisodeStatistics
 from rljax.core.games.game_wrappers import FreeForAll, GameView
 from rljax.core.games.versus import Versus, random_player
@@ -232,6 +233,48 @@ def test_where_some_teachers_environments_have_masks_all_actions_of_the_others_a
     assert float(episode_means(lessons.episodes)["train/no_legal_action"]) == 1.0
 
 
+class Pairs(Counting):
+    """Two heads of two actions; the second may not choose what the first has chosen, or all is legal."""
+
+    def action_space(self, params: Any) -> MultiDiscrete:
+        return MultiDiscrete((2, 2))
+
+    def action_mask(self, state: EnvState, params: CountingParams) -> jax.Array:
+        return jnp.ones((4, 4), bool).at[jnp.arange(2), 2 + jnp.arange(2)].set(False)
+
+
+class Plain(Pairs):
+    """The first action of each head is illegal in the state `stuck_at`."""
+
+    def action_mask(self, state: EnvState, params: CountingParams) -> jax.Array:
+        return (jnp.arange(4) % 2 > 0) | (state.time != params.stuck_at)
+
+
+@pytest.mark.slow
+def test_masks_of_heads_and_of_pairs_of_heads_meet_in_one_rollout() -> None:
+    shared: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "num_minibatches": 1, "network": {"hidden": [4]}}
+    shared["action_heads"] = "autoregressive"
+    student = imitation_parts(rljax.DistillConfig(env=Pairs(), **shared))
+    configs = [rljax.PPOConfig(env=Pairs(), **shared), rljax.PPOConfig(env=Plain(), env_params={"stuck_at": 2}, **shared)]
+
+    def learn(key: jax.Array) -> Any:
+        teaching = [teacher_parts(student, one, "it") for one in configs]
+        teachers = tuple(TeacherOfShare(parts, Teacher(initial_params(parts, key), None)) for parts in teaching)
+        parts = DistillParts(student, teachers)
+        state, lessons = distill_collect(parts, distill_init(parts, key))
+        return lessons, distill_update(parts, state, lessons)[1]
+
+    lessons, metrics = jax.jit(learn)(jax.random.key(0))
+    pairs = np.ones((4, 4), bool)
+    pairs[[0, 1], [2, 3]] = False
+    np.testing.assert_array_equal(lessons.taught.mask[:, 0], np.stack([pairs] * 4))
+    plain = np.ones((4, 4, 4), bool)
+    plain[2, :, ::2] = False
+    np.testing.assert_array_equal(lessons.taught.mask[:, 1], plain)
+    np.testing.assert_array_equal(lessons.taught.action[2, 1], np.array([1, 1]))
+    assert np.isfinite(float(metrics["train/loss"]))
+
+
 @pytest.mark.slow
 def test_episodes_and_steps_without_a_legal_action_are_those_of_all_shares() -> None:
     shared: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "num_minibatches": 1, "network": {"hidden": [4]}}
@@ -361,7 +404,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], 
     assert "is of dqn, expected ppo, impala, bc, distill, self_play, league or alphazero" in message(
         CONFIG.replace(teachers=(dqn,))
     )
-    assert "whose observations or actions are not those of env = 'CartPole-v1'" in message(
+    assert "whose observations or actions are not those of env = 'CartPole-v1': its actions are " in message(
         CONFIG.replace(env="CartPole-v1", teachers=teachers)
     )
     assert "temperature = 2.0: softens discrete actions" in message(
@@ -371,6 +414,52 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, teachers: tuple[str, str], 
     with pytest.raises(rljax.ConfigError, match="num_envs = 4: expected a multiple of the 3 teachers"):
         CONFIG.replace(teachers=(*teachers, teachers[0]))
     assert_refused(["train", "distill", "--teachers", '["nowhere"]'], "nowhere: no run there", capsys)
+
+
+class Named(Counting):
+    """Two heads with names."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.heads = names
+
+    def action_space(self, params: Any) -> Dict:
+        return Dict(dict.fromkeys(self.heads, Discrete(2)))
+
+    def action_mask(self, state: EnvState, params: CountingParams) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("taught", "said"),
+    [
+        (Named("move", "shoot"), "its actions are {'move': 2, 'shoot': 2}, expected MultiDiscrete((2, 2))"),
+        (Counting(), "its actions are Discrete(2), expected MultiDiscrete((2, 2))"),
+    ],
+)
+def test_a_teacher_of_other_actions_is_refused_with_what_both_are(taught: Any, said: str) -> None:
+    student = imitation_parts(CONFIG.replace(env=Plain(), time_limit=None))
+    with pytest.raises(rljax.ConfigError) as error:
+        teacher_parts(student, rljax.PPOConfig(env=taught, network={"hidden": [4]}), "it")
+    assert str(error.value).endswith(said)
+
+
+def test_a_teacher_whose_masks_are_of_pairs_of_heads_is_refused_by_a_student_of_independent_heads() -> None:
+    student = imitation_parts(CONFIG.replace(env=Plain(), time_limit=None))
+    config = rljax.PPOConfig(env=Pairs(), network={"hidden": [4]}, action_heads="autoregressive")
+    with pytest.raises(rljax.ConfigError, match=r"what is legal in Pairs depends on .*; expected 'autoregressive'"):
+        teacher_parts(student, config, "it")
+
+
+def test_a_teacher_whose_heads_have_other_names_is_refused() -> None:
+    def build(*names: str) -> Any:
+        student = imitation_parts(CONFIG.replace(env=Named("move", "shoot"), time_limit=None))
+        return teacher_parts(student, rljax.PPOConfig(env=Named(*names), network={"hidden": [4]}), "it")
+
+    assert build("move", "shoot").head.to_env is not None
+    for names in (("shoot", "move"), ("left", "right")):
+        with pytest.raises(rljax.ConfigError, match=r"expected \{'move': 2, 'shoot': 2\}"):
+            build(*names)
 
 
 GAME: dict[str, Any] = {"env": "TicTacToe-v0", "num_envs": 8, "num_steps": 8, "num_minibatches": 1}
