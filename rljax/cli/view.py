@@ -142,12 +142,13 @@ def tournament(options: Tournament) -> None:
 
 def play(options: Play) -> None:
     """`rljax play`: let a person play against the agent."""
-    from rljax.run.players import game_of
+    from rljax.run.players import agent_player, game_of
     from rljax.run.view.play import check_seat
 
     run, seed = load_saved(options)
     game, _ = game_of(run.config)
     check_seat(game, options.seat)
+    agent_player(rljax.make_agent(run.config), options.sample, options.simulations)  # refuses a search that cannot be
     print(f"{game.name} against {run.config.algorithm}{seed} after {run.step:,} steps; you are player {options.seat}")
     key = jax.random.key(options.seed)
     rljax.play(run, seat=options.seat, sample=options.sample, simulations=options.simulations, key=key, ask=input)

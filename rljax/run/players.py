@@ -41,6 +41,9 @@ MCTS_SIMULATIONS = 100
 SELF = "self"
 """Name of the opponent that is the player itself."""
 
+OPPONENTS = (*UNTRAINED, SELF)
+"""Names of opponents that need no training."""
+
 GAME_FIELDS = ("env", "env_params", *RULES)
 """Fields of configurations that say which game is played."""
 
@@ -102,8 +105,11 @@ def find_actor(source: Source, field: str = "source") -> Actor:
     return Actor(f"{agent.config.algorithm}{step}", agent, state)
 
 
-def actor_player(actor: Actor, game: Game, params: Any, sample: bool = False, simulations: int = 0) -> Callable[[Any], Player]:
-    """Return the function from a state to a player of a game.
+def actor_player(
+    actor: Actor, game: Game, params: Any, sample: bool = False, simulations: int = 0, others: Sequence[str] = UNTRAINED
+) -> Callable[[Any], Player]:
+    """Return the function from a state to a player of a game. Where nobody has its name, the message says that the names are
+    `others` and those of the game's scripted players.
 
     Raises:
         ConfigError: nobody has this name, or a search is asked for that cannot be.
@@ -119,7 +125,7 @@ def actor_player(actor: Actor, game: Game, params: Any, sample: bool = False, si
         player = without_view(game.scripted[actor.name], params)
     else:
         raise ConfigError(f"{shown(actor.name)}: no run folder, and no player of {game.name}: "
-                          f"{did_you_mean(actor.name, (*UNTRAINED, *game.scripted))}")  # fmt: skip
+                          f"{did_you_mean(actor.name, (*others, *game.scripted))}")  # fmt: skip
     return lambda _: player
 
 
@@ -158,7 +164,7 @@ def find_opponent(agent: Agent, state: Any, source: Source, deterministic: bool 
     if actor.agent is not None:
         player = policy_player(actor.agent, actor.state, deterministic)
     else:
-        player = actor_player(actor, game, params)(actor.state)
+        player = actor_player(actor, game, params, others=OPPONENTS)(actor.state)
     return player, actor.config if giver is actor else None
 
 

@@ -22,6 +22,7 @@ from rljax.envs import resolve_env
 from rljax.run.demos.playing import Solo, Table
 from rljax.run.demos.writer import Episode
 from rljax.run.players import (
+    OPPONENTS,
     SELF,
     Actor,
     Played,
@@ -103,7 +104,8 @@ def find_cast(
             tables.append(Table(game, params, (make,)))
             states.append((actor.state,))
         else:
-            tables.append(Table(game, params, (make, actor_player(opponent, game, params, sample, simulations)), seat))
+            other = actor_player(opponent, game, params, sample, simulations, OPPONENTS)
+            tables.append(Table(game, params, (make, other), seat))
             states.append((actor.state, opponent.state))
     masks = jax.eval_shape(lambda: action_mask_of(game, game.reset_env(jax.random.key(0), params)[1], params)) is not None
     observation, action = as_space(game.observation_space(params)), as_space(game.action_space(params))

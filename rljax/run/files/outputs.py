@@ -21,13 +21,17 @@ def output_path(out: str | os.PathLike[str], suffixes: Sequence[str], option: st
     """Check and return the path of a file to write, whose suffix gives its format; messages name the option that gave it.
 
     Raises:
-        ConfigError: it is no path, its suffix is not allowed, or it is that of a folder.
+        ConfigError: it is no path, its suffix is not allowed, or it is that of a folder or of a file that cannot be written.
     """
     path = as_path(out, option)
     if path.suffix.lower() not in suffixes:
         raise ConfigError(f"{option} = {shown(str(out))}: expected a file name that ends in {' or '.join(suffixes)}")
     if path.is_dir():
         raise ConfigError(f"{option} = {shown(str(out))}: this is a folder; give the name of a file")
+    there = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        why = "no permission to write" if there.is_dir() else "no folder"
+        raise ConfigError(f"{path}: cannot be written: there is {why} at {there}")
     return path
 
 

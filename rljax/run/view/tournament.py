@@ -43,6 +43,7 @@ from rljax.run.players import (
     agent_player,
     check_one_game,
     game_giver,
+    game_of,
     is_pair,
     played_game,
     trained_agent,
@@ -155,6 +156,9 @@ def make_entries(
     agents = {name: trained_agent(player) for name, player in players.items()}
     if not agents:
         raise ConfigError("a tournament needs at least one run")
+    for name, (agent, _) in agents.items():
+        if not agent.config.of_games:
+            _named(name, game_of, agent.config)
     first = game_giver([Actor(name, *agent) for name, agent in agents.items()]).name
     expected = played_game(agents[first][0].config)
     for name, (agent, _) in agents.items():
@@ -168,7 +172,7 @@ def make_entries(
         if is_pair(players[name]):
             kind += f" {id(agent)}"  # it need not be made of its configuration
         draws = simulations == 0 and (sample or game.best_is_random)
-        entries.append(Entry(name, kind, agent_player(agent, sample, simulations), state, draws))
+        entries.append(Entry(name, kind, _named(name, agent_player, agent, sample, simulations), state, draws))
     java_bots = tuple(BOTS) if microrts_of(game) is not None else ()
     for given in include:
         name = given.removeprefix(JAVA) if java_bots else given
@@ -189,6 +193,14 @@ def make_entries(
     if len(entries) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"a tournament of {', '.join(names)}: expected at least two different players (see --include)")
     return game, params, entries
+
+
+def _named(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a function; if it refuses a player, the message begins with the player's name."""
+    try:
+        return function(*args)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def _kind_of(config: Config) -> str:

@@ -255,6 +255,7 @@ def test_a_killed_recording_is_whole_up_to_its_last_shard_and_continues(tmp_path
         ({"source": "random", "env": "CartPole-v1", "simulations": 3}, "expected 0"),
         ({"source": "random", "env": "CartPole-v1", "num_episodes": 0}, "num_episodes = 0"),
         ({"source": "random", "env": "TicTacToe-v0", "against": []}, "at least one opponent"),
+        ({"source": "random", "env": "TicTacToe-v0", "against": "sefl"}, "did you mean 'self'"),
         ({"source": "random", "env": "TicTacToe-v0", "seat": 1}, "recorded at all seats"),
         ({"source": "random", "env": "TicTacToe-v0", "against": "random", "seat": 2}, "seat = 2: expected a team"),
         ({"source": "mcts", "env": "KuhnPoker-v0"}, "KuhnPoker-v0: hides a part of its state"),

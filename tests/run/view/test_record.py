@@ -336,6 +336,7 @@ def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
     team = scripted(rljax.SelfPlayConfig(env="HeavyBox-v0"), rock)
     cases: tuple[tuple[Agent, Any, str], ...] = (
         (agent, "papper", "did you mean 'paper'"),
+        (agent, "sefl", "did you mean 'self'"),
         (agent, tmp_path, "no run"),
         (agent, (tictactoe, None), "self_play: plays TicTacToe-v0, but the agent plays HabitRPS-v0"),
         (agent, 3, "against = 3: expected a run folder, a Run, "),
@@ -348,6 +349,11 @@ def test_a_game_is_shown_against_whom_one_asks_for(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
     with pytest.raises(rljax.ConfigError, match="include: 'papper': did you mean 'paper'"):
         rljax.tournament({"agent": (agent, None)}, include=["papper"])
+    with pytest.raises(rljax.ConfigError, match=r"^pole: ppo on CartPole-v1: is no agent of a game"):
+        rljax.tournament({"agent": (agent, None), "pole": (scripted(CONFIG, zero), None)})
+    valued = tictactoe._replace(policy_and_value=lambda state, obs: (jnp.zeros(9), jnp.float32(0)))
+    with pytest.raises(rljax.ConfigError, match=r"^second: self_play on TicTacToe-v0: only agents of games can search"):
+        rljax.tournament({"first": (valued, None), "second": (tictactoe, None)}, simulations=2)
     assert not list(tmp_path.iterdir())
 
 

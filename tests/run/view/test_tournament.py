@@ -449,6 +449,20 @@ def test_players_that_are_none_and_a_number_for_a_key_are_one_line() -> None:
         rljax.tournament(["zoo:tictactoe_selfplay"], include=["random"], num_games=2, key=0)  # type: ignore[arg-type]
 
 
+def test_a_picture_that_cannot_be_written_is_refused_before_any_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = rljax.make_agent(rljax.SelfPlayConfig(env="BiasedRPS-v0"))
+    (tmp_path / "file").touch()
+    said: list[str] = []
+    players = {"agent": (agent, None)}
+    with pytest.raises(rljax.ConfigError, match=r"x\.png: cannot be written: there is no folder at \S+/file$"):
+        rljax.tournament(players, include=["random"], num_games=2, out=tmp_path / "file" / "a" / "x.png", progress=said.append)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(rljax.ConfigError, match=r"x\.png: cannot be written: there is no permission to write at \S+$"):
+        rljax.tournament(players, include=["random"], num_games=2, out=tmp_path / "new" / "x.png", progress=said.append)
+    assert not said
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_tournament_of_one_team_is_refused() -> None:
     run = Run(rljax.SelfPlayConfig(env=Parade((0, 0, 0))), None, 0)
     with pytest.raises(rljax.ConfigError, match="Parade: all players are one team, so there is nobody to beat; rljax eval gives"):
@@ -733,6 +747,9 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         (["train", "tictactoe_selfplay", "--env", "CartPole-v1"], "is not a game"),
     ):
         assert_refused(arguments, message, capsys)
+    with pytest.raises(SystemExit):
+        main(["play", "runs/b", "--simulations", "4"])
+    assert capsys.readouterr().out == ""  # nothing is said of a game that is not played
 
 
 class Unequal(Parade):
